@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import pluribus.cli.app as cli
 from pluribus import landscape as ls
@@ -105,12 +104,3 @@ def test_what_does_not_fit_is_said_in_a_line(align, content, options, words):
     assert code == 2 and "Traceback" not in err
     assert re.search(words, " ".join(err.split()))
     assert not Path("harm").exists() and not Path("aligned.safetensors").exists()
-
-
-def test_a_network_without_hidden_units_is_refused(align):
-    Path("nets.py").write_text(
-        "from torch import nn\ndef build(num_classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
-    )
-    torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).state_dict(), "one.pt")
-    code, _, err = align("one.pt", "one.pt", "--model", "python:nets.py:build", *MLP[2:])
-    assert code == 2 and "no hidden units were found that can be permuted" in " ".join(err.split())

@@ -1,15 +1,11 @@
 """The command line, called as a shell calls it: what it prints, writes and exits with."""
 
-import csv
-import functools
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -36,21 +32,6 @@ def pluribus(capsys, monkeypatch, tmp_path):
     return run
 
 
-def count_calls(monkeypatch, function) -> list[tuple]:
-    """The arguments of every call that gives something from now on, whichever module calls it."""
-    calls = []
-
-    def counting(*args, **kwargs):
-        given = function(*args, **kwargs)
-        calls.append(args)
-        return given
-
-    for module in [module for name, module in sys.modules.items() if name.startswith("pluribus.")]:
-        if getattr(module, function.__name__, None) is function:
-            monkeypatch.setattr(module, function.__name__, counting)
-    return calls
-
-
 class TestCompare:
     def test_it_prints_the_table_and_writes_the_page(self, pluribus):
         code, out, _ = pluribus("compare", *QUICK, "--methods", "single,deep", "--out", "study")
@@ -68,36 +49,6 @@ class TestCompare:
         assert {row["label"] for row in found["rows"]} == {"single", "packed", *distances}
         assert all(0 < row["nll"] < 5 and row["relative_parameters"] > 0.5 for row in found["rows"])
         assert Path(found["page"]).exists()
-
-    def test_each_result_is_read_once_and_each_paired_difference_computed_once(self, pluribus, monkeypatch):
-        from pluribus.results import quantities, store
-
-        read, pairs = count_calls(monkeypatch, store.read), count_calls(monkeypatch, quantities.difference)
-        code, _, err = pluribus("compare", *QUICK, "--methods", "single,deep,packed", "--out", "study")
-        assert code == 0, err
-        assert sorted(Path(path).name for (path,) in read) == sorted(p.name for p in Path("study/results").iterdir())
-        assert len(pairs) == len(set(pairs)) > 0
-
-    def test_each_ensemble_is_checked_once_without_weights_and_built_once_with_them(self, pluribus, monkeypatch):
-        import pluribus as pb
-        from pluribus.study import baselines
-
-        made, checked = Counter(), count_calls(monkeypatch, baselines.check_run)
-
-        def counting(name, method):
-            @functools.wraps(method)
-            def make(model, *args, **kwargs):
-                made[name, next(model.parameters()).device.type] += 1
-                return method(model, *args, **kwargs)
-
-            return make
-
-        for name in ("deep", "packed"):
-            monkeypatch.setitem(pb.METHODS, name, counting(name, pb.METHODS[name]))
-        code, _, err = pluribus("compare", *QUICK, "--methods", "deep,packed", "--out", "study")
-        assert code == 0 and "2 runs, about" in err
-        assert [run.method for run, _ in checked] == ["deep", "packed"]
-        assert made == {(name, device): 1 for name in ("deep", "packed") for device in ("meta", "cpu")}
 
     def test_quiet_says_nothing(self, pluribus):
         assert pluribus("compare", *QUICK, "--methods", "single", "--quiet") == (0, "", "")
@@ -170,14 +121,6 @@ class TestCompare:
         assert err.count("kept") == 1
         assert len(list(Path("study/results").glob("*.npz"))) == 4
 
-    def test_notes_about_the_data_are_said(self, pluribus):
-        Path("t.csv").write_text("a,same,b\n" + "\n".join(f"{i},1,{'xy'[i % 2]}" for i in range(60)))
-        _, _, err = pluribus(
-            "compare", "--data", "table:t.csv", "--target", "b", "--model", "mlp", "--methods", "single", "--epochs",
-            "1", "--jobs", "1",
-        )  # fmt: skip
-        assert 'note: Column "same" has only one value: left out.' in err
-
     def test_a_device_that_is_not_here_is_refused(self, pluribus):
         code, _, err = pluribus("compare", *QUICK, "--device", "nonsense")
         assert code == 2
@@ -246,17 +189,6 @@ class TestTrainAndPredict:
         assert {row["decision"] for row in rows} <= {"accept", "abstain"}
         assert all(0 <= row["epistemic"] and 0 < row["confidence"] <= 1 for row in rows)
 
-    def test_csv_and_tables_say_the_same(self, pluribus, digits):
-        folder, _ = digits
-        file = str(folder / "03.png")
-        _, lines, _ = pluribus("predict", str(folder / "model"), file, "--format", "jsonl")
-        _, sheet, _ = pluribus("predict", str(folder / "model"), file, "--format", "csv")
-        _, table, _ = pluribus("predict", str(folder / "model"), file)
-        (row,) = csv.DictReader(io.StringIO(sheet))
-        assert float(row["confidence"]) == pytest.approx(json.loads(lines)["confidence"])
-        assert row["label"] in table
-        assert "confidence" in table
-
     def test_a_table_is_predicted_row_by_row(self, pluribus):
         chance = np.random.default_rng(0)
         values = chance.random(150)
@@ -277,16 +209,6 @@ class TestTrainAndPredict:
         _, out, _ = pluribus("predict", "m", "new.csv", "more.csv", "--format", "jsonl")
         names = [json.loads(line)["name"] for line in out.splitlines()]
         assert names == ["new.csv: 0", "new.csv: 1", "more.csv: 0"]
-
-    def test_arrays_and_pictures_are_all_predicted(self, pluribus, digits):
-        folder, _ = digits
-        pixels = np.zeros((2, 28, 28), dtype=np.uint8)
-        for name in ("p1.npz", "p2.npz"):
-            np.savez(name, x_test=pixels)
-        arguments = ("predict", str(folder / "model"), "p1.npz", "p2.npz", str(folder / "01.png"), "--format", "jsonl")
-        code, out, err = pluribus(*arguments)
-        assert code == 0, err
-        assert len(out.splitlines()) == 5
 
     def test_a_folder_of_another_training_is_not_replaced_unawares(self, pluribus, digits):
         folder, _ = digits
@@ -395,24 +317,6 @@ def test_the_version_is_printed(pluribus):
     import pluribus as package
 
     assert pluribus("--version")[:2] == (0, f"{package.__version__}\n")
-
-
-def test_recipes_are_listed(pluribus):
-    code, out, _ = pluribus("recipes")
-    assert code == 0
-    assert "packed/cifar10/resnet18" in out
-
-
-@pytest.mark.parametrize("command", ["compare", "train", "predict", "report", "data"])
-def test_every_command_explains_itself(pluribus, command):
-    code, out, _ = pluribus(command, "--help")
-    assert code == 0
-    assert f"Usage: pluribus {command}" in out
-
-
-def test_the_command_is_installed():
-    out = subprocess.run([sys.executable, "-m", "pluribus", "--help"], capture_output=True, text=True, check=True)
-    assert "compare" in out.stdout
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])

@@ -21,13 +21,6 @@ def test_without_an_item_all_are_listed(capsys, monkeypatch, tmp_path):
     assert code == 0 and "packed/table11" in out and "fort/figureS6" in out and "72 items;" in out
 
 
-def test_the_list_as_json_has_claims_and_figures(capsys, monkeypatch, tmp_path):
-    _, out, _ = command(capsys, monkeypatch, "--json", "--out", tmp_path)
-    items = {row["item"]: row for row in json.loads(out)["items"]}
-    assert items["packed/table11"]["published"]["table11"]["yacht"]["packed rmse"] == "1.949+-0.215"
-    assert items["fort/figure4"]["costs"]["laptop"].startswith("about half an hour")
-
-
 def test_an_item_is_run_judged_and_kept(capsys, monkeypatch, tmp_path):
     code, out, _ = command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path)
     assert code == 0 and "HOLDS" in out and "0.44" in out and "masksembles-figure1-smoke.html" in out

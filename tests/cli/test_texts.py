@@ -91,15 +91,6 @@ def test_classes_that_a_folder_has_no_outputs_for_are_refused(folder):
         build_network(f"hf:{folder / 'bert'}", (8,), 3)
 
 
-def test_tables_with_no_or_several_columns_of_texts_are_refused(folder):
-    (folder / "two.csv").write_text("a,b,label\n" + "x,y,0\nz,w,1\n" * 9)
-    with pytest.raises(ValueError, match="one column must hold the texts, but there are a, b. Call it"):
-        load(f"text:{folder / 'two.csv'}", target="label", tokenizer=folder / "bert")
-    (folder / "empty.csv").write_text("text,label\nx,0\n,1\n" + "x,0\ny,1\n" * 9)
-    with pytest.raises(ValueError, match='"text" must have a text in every row, but row 1 has none'):
-        load(f"text:{folder / 'empty.csv'}", target="label", tokenizer=folder / "bert")
-
-
 def test_code_that_a_tokenizer_asks_for_is_not_run(folder):
     (folder / "bert" / "evil.py").write_text(f"import pathlib; pathlib.Path({str(folder / 'canary')!r}).touch()\n")
     settings = json.loads((folder / "bert" / "tokenizer_config.json").read_text())

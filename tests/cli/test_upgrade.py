@@ -109,11 +109,6 @@ def test_where_training_starts_is_said_once_and_exists(pluribus, words, message)
     assert code == 2 and message in " ".join(err.split())
 
 
-def test_a_method_that_draws_its_weights_anew_is_refused(pluribus, weights):
-    code, _, err = pluribus("compare", *START, "--weights", weights, "--methods", "packed")
-    assert code == 2 and "packed draws new weights" in " ".join(err.split())
-
-
 def test_a_study_starts_from_the_weights(pluribus, weights):
     quick = ("--epochs", "1", "--lr", "1e-12", "--corruptions", "none", "--outside", "noise", "--json", "--jobs", "1")
     code, out, err = pluribus("compare", *START, "--weights", weights, "--methods", "single,lora", *quick)
@@ -150,16 +145,3 @@ def test_published_weights_are_taken_from_the_local_cache(pluribus, monkeypatch,
     same = [name for name, t in kept.items() if t.shape == found[name].shape]
     assert len(same) == len(kept) - 1  # the first layer takes one colour here
     assert all(torch.allclose(found[name], kept[name], atol=1e-5) for name in same)
-
-
-@pytest.mark.parametrize("command", ["train", "compare", "upgrade"])
-def test_a_network_that_does_not_take_the_rows_is_refused(pluribus, weights, command, tmp_path):
-    (tmp_path / "net.py").write_text("from torch import nn\ndef build(): return nn.Linear(10, 10)\n")
-    torch.save(torch.nn.Linear(10, 10).state_dict(), tmp_path / "net.pt")
-    given = {
-        "train": ("--method", "deep"), "compare": ("--methods", "single,deep"), "upgrade": ("--weights", "net.pt"),
-    }[command]  # fmt: skip
-    code, _, err = pluribus(command, "--data", "sklearn_digits", "--model", "python:net.py:build", *given, "--out", "o")
-    said = " ".join(err.split())
-    assert code == 2 and "cannot take rows of this data, whose shape is (1, 8, 8)" in said and "bug" not in said
-    assert not list(tmp_path.glob("o/*"))

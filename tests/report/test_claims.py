@@ -11,11 +11,8 @@ from browser import show, unfold
 
 from pluribus.report.charts.landscape import (
     contour_segments,
-    diversity_chart,
     fan_chart,
     heat_map,
-    scatter_chart,
-    strip_chart,
     surface_chart,
 )
 from pluribus.report.claims import claims_page, section
@@ -44,20 +41,6 @@ def test_lines_of_a_bowl_are_closed_circles_of_the_right_length(level):
     assert length == pytest.approx(2 * math.pi * math.sqrt(level), rel=0.02)
     ends = [tuple(np.round(point, 9)) for piece in pieces for point in piece]
     assert all(ends.count(end) == 2 for end in ends)  # closed
-
-
-def test_lines_are_those_of_another_library():
-    contourpy = pytest.importorskip("contourpy")
-    rng = np.random.default_rng(0)
-    u, v = np.sort(rng.random(9)), np.sort(rng.random(7))
-    z = rng.random((9, 7))
-    other = contourpy.contour_generator(u, v, z.T, quad_as_tri=False, name="serial")
-    for level in (0.2, 0.5, 0.8):
-        length = sum(math.dist(*piece) for piece in contour_segments(u, v, z, level))
-        expected = sum(np.linalg.norm(np.diff(line, axis=0), axis=1).sum() for line in other.lines(level))
-        assert length == pytest.approx(expected, rel=0.15)  # saddles may be joined the other way
-        places = {tuple(np.round(p, 9)) for piece in contour_segments(u, v, z, level) for p in piece}
-        assert places == {tuple(np.round(p, 9)) for line in other.lines(level) for p in line}
 
 
 def test_nothing_is_drawn_beside_what_is_not_finite():
@@ -98,12 +81,6 @@ def test_trajectories_lie_where_the_axes_say():
     assert [t for t in titles(svg) if t.startswith("run 1, checkpoint 1: (0.8, -1)")]
 
 
-def test_a_surface_of_one_value_and_of_decades_are_drawn():
-    assert "contour-text" not in surface_chart(U, V, np.ones_like(BOWL), "loss")
-    svg = surface_chart(U, V, 10.0 ** (3 * BOWL), "loss", decades=True)
-    assert {"1", "10", "100"} & set(re.findall(r'contour-text"[^>]*>([^<]*)<', svg))
-
-
 def test_a_fan_stands_upright_and_tells_every_value_at_its_place():
     angles = np.linspace(0.3, 2.5, 5)
     corners = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -119,26 +96,12 @@ def test_a_fan_stands_upright_and_tells_every_value_at_its_place():
     assert drawn[0, 0] < drawn[-1, 0] and drawn[2, 1] == drawn[:, 1].min()  # from left to right, the middle on top
 
 
-def test_a_strip_has_a_mark_for_every_value_and_for_the_mean():
-    told = titles(strip_chart({"run 0": [0.1, 0.3], "run 1": [0.2]}, STYLES, "disagreement"))
-    assert told == ["run 0: 0.1", "run 0: 0.3", "run 0, mean: 0.2", "run 1: 0.2", "run 1, mean: 0.2"]
-
-
 def test_a_matrix_names_both_networks_and_divides_the_runs():
     matrix = np.array([[1.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.0]])
     svg = heat_map(matrix, [("run 0", ["epoch 1", "epoch 2"]), ("run 1", ["epoch 1"])], "cosine")
     assert titles(svg)[2] == "run 0, epoch 1 and run 1, epoch 1: cosine 0.100"
     assert svg.count('class="divide') == 2 and len(titles(svg)) == 9
     assert 'data-step-up="-3" data-step-right="1"' in svg
-
-
-def test_points_and_limits_are_drawn():
-    svg = scatter_chart(PATHS, STYLES, {run: [f"epoch {i}" for i in range(len(path))] for run, path in PATHS.items()})
-    assert "run 0: epoch 2" in titles(svg)
-    points = {"run 0": np.array([[0.9, 0.4]]), "run 1": np.array([[0.8, 0.7]])}
-    limit = np.stack([np.linspace(0, 1, 50), np.linspace(0, 0.6, 50)], 1)
-    svg = diversity_chart(points, STYLES, {"upper": limit})
-    assert "diagonal" in svg and len(titles(svg)) == 2
 
 
 # ---------------------------------------------------------------- the page
@@ -153,11 +116,6 @@ def example(name="Is it <new>?", folder=None):
         name, [section("first", name, name, [name, "More."], [figure]), section("second", "And?", "Yes.")], folder,
         about=name, command=f"pluribus landscape --data {name}", settings={name: name}, notes=[name],
     )  # fmt: skip
-
-
-def test_a_page_without_claims_is_refused():
-    with pytest.raises(ValueError, match="at least one claim"):
-        claims_page("Empty", [])
 
 
 def test_names_are_text_and_nothing_is_fetched():

@@ -1,6 +1,5 @@
 """The page: complete in itself, safe with any name, and used in a real browser."""
 
-import io
 import json
 import re
 from html.parser import HTMLParser
@@ -13,7 +12,6 @@ from browser import show, unfold
 from pluribus._common.signed_files import write_npz
 from pluribus.report.charts import CHARTS
 from pluribus.report.charts.sweeps import compute_gains
-from pluribus.report.examples import png_address
 from pluribus.report.figure import number_styles
 from pluribus.report.page import report
 from pluribus.report.svg import HUES, SHAPES, Axis, dash, marker, tick_text
@@ -61,13 +59,6 @@ def test_the_page_is_small_and_names_no_address():
     assert len(html) < 1_000_000
     assert re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']*""", html) == []
     assert "http:" not in html and "https:" not in html
-
-
-def test_the_advice_stands_before_the_chart_the_table_and_the_details():
-    html = report(few())
-    order = ['class="headline"', 'class="tiles"', '<svg class="chart"', 'table class="sortable"', 'class="details"']
-    places = [html.index(part) for part in order]
-    assert places == sorted(places)
 
 
 def test_names_that_contain_html_are_text_everywhere():
@@ -156,17 +147,6 @@ def test_the_sweep_shows_the_setting_that_differs():
     assert all("against alpha" in panel.svg for panel in figure.panels)
 
 
-def test_a_sweep_of_two_settings_draws_a_line_for_each_value_of_the_second():
-    runs = [
-        fakes.classification(f"packed alpha={a} gamma={g}", settings={"alpha": a, "gamma": g})
-        for a in (1, 2, 3)
-        for g in (1, 2)
-    ]
-    groups = group_runs(runs)["digits", "lenet"]
-    figure = CHARTS["sweeps"].function(groups, number_styles(groups))
-    assert [name for _, name in figure.legend] == ["gamma=1", "gamma=2"]
-
-
 def test_labels_have_one_style_each_that_no_other_has():
     groups = [group for groups in group_runs(fakes.many(1)).values() for group in groups]
     found = number_styles(groups, "packed alpha=2", "deep")
@@ -179,34 +159,12 @@ def test_labels_have_one_style_each_that_no_other_has():
     assert len({(style % HUES, dash(style)) for style in range(20)}) == 20
 
 
-def test_one_label_can_play_two_parts():
-    groups = group_runs(few())["digits", "lenet"]
-    assert number_styles(groups, "single", "single")["single"] == 1
-    assert sorted(number_styles(groups, "deep", "deep").values()) == [0, 1, 4, 8]
-
-
-@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3)])
-def test_images_are_what_another_reader_sees(shape):
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
-    import base64
-
-    content = base64.b64decode(png_address(pixels).partition(",")[2])
-    assert np.array_equal(np.asarray(image.open(io.BytesIO(content))), pixels)
-
-
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 7e5), (0.97, 0.981), (1e-6, 2e-6), (5, 5)])
 def test_ticks_are_inside_and_told_apart(low, high):
     axis = Axis(low, high)
     texts = [tick_text(axis.ticks)(tick) for tick in axis.ticks]
     assert 2 <= len(axis.ticks) <= 8 and len(set(texts)) == len(texts)
     assert all(0 <= axis.share(tick) <= 1 for tick in axis.ticks)
-
-
-def test_a_page_that_cannot_be_written_says_so(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="the page could not be written"):
-        report([fakes.classification()], tmp_path / "file" / "report.html")
 
 
 # ---------------------------------------------------------------- in Chromium
@@ -305,29 +263,6 @@ def test_a_click_sorts_and_the_next_turns_the_order(driver, pages):
     assert "Sorted by NLL" in driver.find_element("id", "status").get_attribute("textContent")
 
 
-def test_the_table_with_its_costs_fits_a_screen_of_1280_pixels(driver, pages):
-    driver.set_window_size(1280, 900)
-    show(driver, pages / "many.html")
-    box = "document.querySelector('table.sortable').closest('.scroll')"
-    wide, room = driver.execute_script(f"const box = {box}; return [box.scrollWidth, box.clientWidth]")
-    assert wide <= room
-    heads = driver.execute_script("return document.querySelector('table.sortable').tHead.textContent")
-    assert "Time" in heads and "Mult-adds" in heads and "Parameters" in heads
-
-
-def test_keys_sort_and_names_sort_as_people_count(driver, pages):
-    from selenium.webdriver.common.keys import Keys
-
-    show(driver, pages / "many.html")
-    button = driver.find_element("css selector", "table.sortable thead button")
-    button.send_keys(Keys.ENTER)
-    names = column(driver, 0)
-    assert names.index("packed alpha=1") < names.index("packed alpha=2") < names.index("thin")
-    assert sort_states(driver)[0] == "ascending"
-    button.send_keys(Keys.SPACE)
-    assert column(driver, 0) == names[::-1] and sort_states(driver)[0] == "descending"
-
-
 def test_the_keyboard_reaches_the_verdict_and_then_the_table(driver, pages):
     from selenium.webdriver.common.keys import Keys
 
@@ -357,17 +292,6 @@ def test_a_legend_entry_brings_its_series_forward(driver, pages):
         entries[1],
     )
     assert state == ["true", True, True]
-
-
-@pytest.mark.parametrize("name", ["many", "both", "evil"])
-@pytest.mark.parametrize("width", [320, 360, 768])
-def test_the_page_itself_never_scrolls_sideways(driver, pages, name, width):
-    show(driver, pages / f"{name}.html", width=width)
-    unfold(driver)
-    sizes = driver.execute_script("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert sizes[0] <= sizes[1]
-    tables = driver.execute_script("return [...document.querySelectorAll('table')].map(t => !!t.closest('.scroll'))")
-    assert tables and all(tables)
 
 
 CONTRAST = """
@@ -471,13 +395,6 @@ def test_a_screen_reader_finds_its_way(driver, pages, name):
     assert {key for key, value in check.items() if not value} == set()
 
 
-def test_pictures_say_label_prediction_and_confidence(driver, pages):
-    show(driver, pages / "both.html")
-    unfold(driver)
-    words = driver.find_element("css selector", ".examples img").get_attribute("alt")
-    assert re.fullmatch(r"Test example \d+: \d mistaken for \d, confidence [\d.]+ %", words)
-
-
 # ---------------------------------------------------------------- odd records
 
 
@@ -496,22 +413,6 @@ def test_an_odd_record_is_named_and_the_page_is_made(tmp_path, name):
     _rewrite_record(tmp_path / "results" / "deep.npz", **ODD[name])
     html = report(tmp_path)
     assert "deep.npz: " in html and "severit" in html and "Only one method ran: single" in html
-
-
-@pytest.mark.parametrize("label", ["²", "³ of ①", "٣"])
-def test_a_label_of_digits_that_are_no_numbers_is_shown(tmp_path, label):
-    for name in ("single", label):
-        run = fakes.classification(name, examples=30)
-        write(tmp_path / "results" / f"{len(name)}-{ord(name[0])}.npz", run.record, run.columns)
-    assert label in report(tmp_path)
-
-
-def test_a_confidence_that_is_none_is_named_and_the_page_is_made(tmp_path):
-    for label in ("single", "deep"):
-        run = fakes.classification(label, examples=30)
-        columns = {**run.columns, "test/confidence": np.full(30, 1e38)} if label == "deep" else run.columns
-        write(tmp_path / "results" / f"{label}.npz", run.record, columns)
-    assert "deep.npz: its column &#39;test/confidence&#39; must hold numbers from 0 to 1" in report(tmp_path)
 
 
 def _rewrite_record(path, **changes):

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from browser import show, unfold
 
-from pluribus.report.charts import CHARTS
-from pluribus.report.figure import number_styles
 from pluribus.report.page import report
-from pluribus.results.store import group_runs
 
 EVERY = [("single", 3.0), ("deep", 3.3), ("mimo", 2.9), ("packed", 3.25)]
 SCREENS = [(1280, False), (768, False), (390, False), (1280, True), (390, True)]
@@ -244,23 +241,3 @@ def test_on_a_phone_each_value_has_its_name_and_rows_can_be_sorted(driver, page)
 
 
 # ---------------------------------------------------------------- words
-
-
-def test_the_page_explains_its_terms_for_its_task(runs):
-    html = report(runs)
-    first, second = html.split('id="data-1"')
-    assert all("How to read this page" in part and "Out-of-distribution (OOD)" in part for part in (first, second))
-    assert "ECE, calibration" in first and "Coverage and width" in second
-
-
-def test_what_was_found_about_the_parts_of_uncertainty_is_said():
-    chart = CHARTS["uncertainty_parts"].function
-    same = [fakes.regression(label, seed=s) for label in ("single", "deep", "packed") for s in range(2)]
-    groups = group_runs(same)["houses", "lenet"]
-    figure = chart(groups, number_styles(groups))
-    assert "Found here: 1.00" in figure.caption and "nearly one signal" in figure.caption
-    for run in same:
-        run.columns["test/epistemic"] = np.random.default_rng(1).random(200)
-    figure = chart(groups, number_styles(groups))
-    assert "rank the examples quite differently" in figure.caption
-    assert [row[0] for row in figure.rows].count("single") == 0

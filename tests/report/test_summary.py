@@ -46,7 +46,7 @@ NOISE = {"single": [0.20, 0.21, 0.19, 0.20], "deep": [0.15, 0.26, 0.14, 0.24]}
 
 def test_the_sentence_says_what_to_use_what_it_gains_and_what_it_costs():
     found = summary_of(study(**CLEAR))
-    assert found.sentence == "Use packed: it cuts NLL by 25 %, and a prediction takes 1.2 times as long."
+    assert found.sentence == "Use packed: it cuts log-loss (NLL) by 25 %, and a prediction takes 1.2 times as long."
     assert [tile[:2] for tile in found.tiles] == [("Gain", "−25 %"), ("Cost", "1.2x"), ("How sure", "clear")]
     gaps = np.array(CLEAR["packed"]) - CLEAR["single"]
     low, high = stats.t.interval(0.95, len(gaps) - 1, gaps.mean(), stats.sem(gaps))
@@ -59,11 +59,11 @@ def test_where_nothing_is_shown_the_page_says_what_more_seeds_could_show():
     gaps = np.array(NOISE["deep"]) - NOISE["single"]
     half = stats.t.ppf(0.975, 4) * gaps.std(ddof=1) / math.sqrt(5)  # five seeds of the same spread
     assert found.sentence.startswith("Keep the single network: nothing here is clearly better. With 5 seeds")
-    assert float(re.search(r"difference of ([\d.]+) in NLL", found.sentence)[1]) == pytest.approx(half, rel=0.05)
+    assert float(re.search(r"difference of ([\d.]+) in log-loss", found.sentence)[1]) == pytest.approx(half, rel=0.05)
     assert [tile[1] for tile in found.tiles] == ["none shown", "1x", "inconclusive"]
     now = stats.t.ppf(0.975, 3) * gaps.std(ddof=1) / 2
     assert float(found.tiles[2][2].split()[-1]) == pytest.approx(now, rel=0.05)
-    assert "of deep below" in found.tiles[2][2]  # another method's differences may vary less, and be shown
+    assert "differences of deep" in found.tiles[2][2]  # another method's differences may vary less, and be shown
 
 
 def test_one_seed_is_never_called_clear():

@@ -11,7 +11,8 @@ from pluribus.reproduce.parts import Context
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.running import scope_of
 from pluribus.reproduce.studies import Compared
-from pluribus.results.judgements import FAILS, HOLDS, OPEN, above, all_of, below, equal, most_of, over_splits
+from pluribus.results.intervals import t_interval
+from pluribus.results.judgements import FAILS, HOLDS, OPEN, above, all_of, below, equal, most_of
 from pluribus.results.store import Group, Result
 from pluribus.uncertainty.resampling import Interval
 
@@ -45,21 +46,11 @@ def test_several_parts_in_one():
 
 def test_the_interval_over_splits_is_that_of_nadeau_and_bengio():
     values = np.random.default_rng(0).normal(0.3, 1.0, 20)
-    found = over_splits(values.tolist(), 1 / 9)
+    found = t_interval(values.tolist(), overlap=1 / 9)
     plain = scipy.stats.ttest_1samp(values, 0).confidence_interval()
     widening = math.sqrt((1 / 20 + 1 / 9) / (1 / 20))
     assert found.value == pytest.approx(values.mean())
     assert found.high - found.low == pytest.approx((plain.high - plain.low) * widening)
-
-
-def test_without_shared_rows_it_is_students():
-    values = [0.1, 0.4, 0.2, 0.6]
-    low, high = scipy.stats.t.interval(0.95, 3, np.mean(values), scipy.stats.sem(values))
-    assert over_splits(values, 0.0)[1:] == pytest.approx((low, high))
-
-
-def test_one_split_has_no_interval():
-    assert not over_splits([0.5], 1 / 9).known
 
 
 def test_differences_between_methods_are_intervals_over_seeds_alone():

@@ -41,11 +41,6 @@ def test_numbers_of_numpy_and_what_is_not_finite_survive(tmp_path, result):
     assert found.columns["test/text"].tolist() == ["Größe", "<b>"] and found.columns["empty"].shape == (0,)
 
 
-def test_numpy_alone_can_read_the_file(path, result):
-    with np.load(path, allow_pickle=False) as file:
-        assert np.array_equal(file["test/label"], result.columns["test/label"])
-
-
 def test_equal_runs_give_equal_bytes(path, result, tmp_path):
     write(tmp_path / "again.npz", result.record, result.columns)
     assert (tmp_path / "again.npz").read_bytes() == path.read_bytes()
@@ -106,12 +101,6 @@ def test_a_record_that_makes_no_sense_is_damage(tmp_path, text, reason):
         read(tmp_path / "run.npz")
 
 
-def test_another_format_number_is_damage(path, result, monkeypatch):
-    monkeypatch.setattr("pluribus.results.store.FORMAT", 2)
-    with pytest.raises(Damaged, match="it has format 1, and this version reads format 2"):
-        read(path)
-
-
 def test_nothing_in_a_file_is_executed(tmp_path):
     class Trap:
         def __reduce__(self):
@@ -149,16 +138,6 @@ def test_a_write_that_the_system_stops_leaves_no_part_behind(path, result):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_interrupt_leaves_no_part_behind(path, result, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write(path, {**result.record, "seed": 5}, result.columns)
-    assert read(path).record["seed"] == 0 and list(path.parent.iterdir()) == [path]
-
-
 def test_all_of_a_study_are_read_in_order_and_damage_is_listed(tmp_path):
     results = [fakes.classification("deep", seed=seed, examples=20) for seed in (1, 0)]
     folder = fakes.study(tmp_path, results)
@@ -168,15 +147,6 @@ def test_all_of_a_study_are_read_in_order_and_damage_is_listed(tmp_path):
     assert [result.record["seed"] for result in found] == [0, 1]
     assert [error.path.name for error in damaged] == ["broken.npz"]
     assert len(read_all(folder / "results")[0]) == 2
-
-
-def test_a_result_that_is_known_is_not_read_again(tmp_path, monkeypatch):
-    folder = fakes.study(tmp_path, [fakes.classification("deep", seed=seed, examples=20) for seed in (0, 1)])
-    earlier, _ = read_all(folder)
-    reads = []
-    monkeypatch.setattr("pluribus.results.store.read", lambda path: reads.append(path.name) or read(path))
-    found, _ = read_all(folder, known=earlier[:1])
-    assert found[0] is earlier[0] and reads == [earlier[1].path.name]
 
 
 def test_what_is_missing_is_not_called_damaged(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from places import SHARED
 from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
 from torch import nn
@@ -16,7 +15,6 @@ import pluribus as pb
 from pluribus.uncertainty.calibration import calibrate
 from pluribus.uncertainty.calibration_maps import (
     CALIBRATIONS,
-    TEMPERATURES,
     fit_increasing,
     fit_isotonic,
     fit_temperature,
@@ -76,13 +74,6 @@ def test_temperature_after_pooling_never_changes_the_label(seed):
     prediction, target = overconfident(500, 4, factor=[0.1, 1, 3, 10, 100][seed], seed=seed)
     calibrated = calibrate(prediction, target, method="temperature", when="after").apply(prediction)
     assert torch.equal(calibrated.label, prediction.label)
-
-
-def test_temperature_stops_at_its_limit_when_every_label_is_right():
-    logits = torch.randn(1, 100, 3)
-    found = calibrate(pb.Classification.from_logits(logits), logits[0].argmax(-1), method="temperature")
-    assert found.scaling.value == TEMPERATURES[0]
-    assert "limit" in found.explain()
 
 
 def test_vector_scaling_is_the_minimum_that_scipy_finds():
@@ -208,29 +199,12 @@ def test_before_pooling_keeps_the_members_and_after_gives_one():
     assert after.log_members.shape == (1, 300, 5) and after.epistemic.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("method", list(CALIBRATIONS))
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_applying_gives_probabilities_that_sum_to_one_for_any_logits(method, when):
-    prediction, target = overconfident(200, 2)
-    extreme = pb.Classification.from_logits(torch.tensor([1e4, -1e4, 0.0, 88.0, -1e-8]).repeat(2, 4, 1))
-    mean = calibrate(prediction, target, method=method, when=when).apply(extreme).mean
-    assert torch.allclose(mean.sum(-1).float(), torch.ones(4), atol=1e-5) and bool((mean >= 0).all())
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_probabilities_of_exactly_zero_and_one_are_calibrated(when):
     certain = torch.eye(3)[torch.randint(3, (2, 200))]
     found = calibrate(pb.Classification.from_probabilities(certain), torch.randint(3, (200,)), when=when)
     assert all(math.isfinite(row["nll"]) for row in found.table)
     assert found.apply(pb.Classification.from_probabilities(certain)).mean.max() < 0.9
-
-
-@pytest.mark.parametrize("method", list(CALIBRATIONS))
-def test_logits_and_their_probabilities_are_calibrated_alike(method):
-    prediction, target = overconfident(300, 3)
-    same = pb.Classification.from_probabilities(prediction.logits.double().softmax(-1))
-    first, second = (calibrate(p, target, method=method, when="before").apply(p).mean for p in (prediction, same))
-    assert torch.allclose(first.double(), second.double(), atol=1e-4)
 
 
 def test_energy_is_refused_where_only_calibrated_log_probabilities_are_left():
@@ -370,41 +344,3 @@ def test_validation_data_without_targets_are_refused():
     for validation in (x, (x, x, x), 3, torch.utils.data.TensorDataset(x, x), [x], [(x, x, x)]):
         with pytest.raises(TypeError, match="calibrate"):
             calibrate(ensemble, validation)
-
-
-def test_a_model_that_is_no_ensemble_is_refused_with_a_way_out():
-    with pytest.raises(TypeError, match="pb.single"):
-        calibrate(nn.Linear(6, 3), (torch.randn(4, 6), torch.zeros(4)))
-
-
-def test_what_was_fitted_is_not_applied_to_something_else():
-    found = calibrate(GOOD, TARGET, method="vector")
-    with pytest.raises(ValueError, match="3 classes, but the prediction has 4"):
-        found.apply(pb.Classification.from_logits(torch.randn(2, 5, 4)))
-    with pytest.raises(TypeError, match="Classification"):
-        found.apply(pb.Regression(torch.randn(2, 5)))
-    with pytest.raises(TypeError, match="apply"):
-        found.predict(torch.randn(4, 6))
-
-
-# ---------------------------------------------------------------- real data
-
-
-def digits():
-    """Predictions of two small networks for the 5,000 test digits of MNIST, trained too long on 500."""
-    if not (SHARED / "mnist.npz").exists():
-        pytest.skip("mnist.npz is not among the shared data beside the repository")
-    with np.load(SHARED / "mnist.npz") as data:
-        x, y, new = (torch.from_numpy(data[key]) for key in ("x_train", "y_train", "x_test"))
-        target = torch.from_numpy(data["y_test"]).long()
-    torch.manual_seed(0)
-    chosen = torch.randperm(len(x))[:500]
-    x, y, new = x[chosen].flatten(1) / 255, y[chosen].long(), new.flatten(1) / 255
-    ensemble = pb.deep(lambda: nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10)), 2)
-    optimizer = torch.optim.Adam(ensemble.parameters(), 1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        ensemble.loss(x, y, nn.functional.cross_entropy).backward()
-        optimizer.step()
-    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
-    return ensemble.predict(new[order]), target[order]

@@ -27,13 +27,6 @@ def test_a_confidence_above_one_by_rounding_changes_nothing():
     assert metrics.ece([1.0000001], [1]) == 0
 
 
-@pytest.mark.parametrize("metric", [metrics.ece, metrics.mce, metrics.adaptive_ece, metrics.reliability])
-@pytest.mark.parametrize("confidence", [1.01, -0.2, math.inf])
-def test_a_confidence_that_is_none_is_an_error_that_says_where(metric, confidence):
-    with pytest.raises(ValueError, match=rf"{metric.__name__}: confidence .* at \[1\] there is"):
-        metric([0.5, confidence], [0, 1])
-
-
 def test_labels_in_place_of_correctness_are_an_error():
     with pytest.raises(ValueError, match="correct must be from 0 to 1"):
         metrics.ece([0.5, 0.6], [3, 7])
@@ -42,11 +35,6 @@ def test_labels_in_place_of_correctness_are_an_error():
 def test_fewer_examples_than_bins_leave_bins_empty():
     assert metrics.adaptive_ece([0.2, 0.8], [0, 1], bins=15) == pytest.approx(0.2)
     assert metrics.ece([0.2, 0.8], [0, 1], bins=15) == pytest.approx(0.2)
-
-
-def test_reliability_of_an_empty_bin_is_nan():
-    curve = metrics.reliability([0.9], [1], bins=2)
-    assert curve.accuracy.isnan().tolist() == [True, False] and curve.edges.tolist() == [0, 0.5, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=6))
@@ -101,10 +89,6 @@ def test_class_bins_add_up_over_batches():
     p, y = (torch.tensor(values) for values in probabilities())
     parts = metrics.class_bins(p[:200], y[:200]) + metrics.class_bins(p[200:], y[200:])
     torch.testing.assert_close(parts, metrics.class_bins(p, y))
-
-
-def test_an_impossible_target_has_an_infinite_nll():
-    assert metrics.nll([-1.0, -math.inf]) == math.inf
 
 
 @pytest.mark.parametrize(

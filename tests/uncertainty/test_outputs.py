@@ -55,13 +55,3 @@ def test_a_class_that_all_members_exclude_has_probability_zero_and_no_nan():
     given = compute_answers("classification", logits)
     assert given["mean"][0, 2] == 0
     assert all(tensor.isfinite().all() for tensor in given.values())
-
-
-def test_half_precision_is_answered_in_single():
-    assert compute_answers("classification", torch.randn(2, 3, 4).half())["total"].dtype == torch.float32
-
-
-def test_the_task_is_the_modules_own():
-    ensemble = pb.deep(nn.Linear(2, 1), 2)
-    ensemble.task = "regression"
-    assert AnswerModule(ensemble).task == "regression"

@@ -1,7 +1,5 @@
 """What `print` shows of predictions: some rows, and figures that hold for all of them."""
 
-import re
-
 import torch
 
 import pluribus as pb
@@ -17,13 +15,6 @@ def test_a_prediction_prints_some_labels_and_the_means_over_all_rows():
     mean = LOGITS.softmax(-1).mean(0)
     assert rows[0].split()[:3] == ["0", str(mean[0].argmax().item()), f"{mean[0].max():.3f}"]
     assert rows[-1].split()[:2] == ["mean", f"{mean.max(-1).values.mean():.3f}"]
-
-
-def test_dense_and_regression_predictions_are_printed_too():
-    dense = pb.Classification.from_logits(torch.zeros(2, 3, 5, 4, 4), class_dim=2)
-    assert str(dense).startswith("Classification of 3 x 4 x 4 by 2 members, 5 classes")
-    assert re.search(r"\n +0 +2\.000 +1\.000", str(pb.Regression(torch.tensor([[1.0], [3.0]]))))
-    assert str(pb.Regression(torch.zeros(2, 5, 3))) == "Regression of 5 x 3 examples by 2 members"
 
 
 def test_a_history_prints_a_table_with_the_epoch_that_was_kept():

@@ -1,6 +1,5 @@
 """Labels for each step of a sequence, some of them -100: as if the others stood alone, from training to promises."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -60,23 +59,6 @@ def test_calibration_is_fitted_to_the_labels_that_are_judged(method, when):
     expected = alone.apply(pb.Classification.from_logits(logits.flatten(1, 2))).mean
     torch.testing.assert_close(found.apply(given).mean.flatten(0, 1), expected, rtol=1e-4, atol=1e-6)
     assert found.examples == int(judged.any(1).sum())  # sequences: their labels stay in one fold
-
-
-def test_the_temperature_is_the_one_that_scipy_finds():
-    from scipy import optimize
-
-    logits, target, judged = sequences(rows=60)
-    log_p = (3 * logits[:1, judged]).double().log_softmax(-1)[0].numpy()
-    y = target[judged].numpy()
-
-    def nll(log_t):
-        scaled = log_p / np.exp(log_t)
-        scaled = scaled - np.log(np.exp(scaled).sum(-1, keepdims=True))
-        return -scaled[np.arange(len(y)), y].mean()
-
-    best = np.exp(optimize.minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9}).x)
-    found = pb.calibrate(pb.Classification.from_logits(3 * logits[:1]), target, method="temperature")
-    assert found.scaling.value == pytest.approx(best, rel=1e-4)
 
 
 class Tagger(nn.Module):
@@ -150,21 +132,6 @@ def test_promises_are_made_from_one_label_of_each_row(kind):
     assert torch.equal(sets.flatten(0, 1), expected.sets(pb.Classification.from_logits(logits.flatten(1, 2))))
     assert found.measure(prediction, target)["coverage"] == pytest.approx(
         sets[judged].gather(1, target[judged][:, None]).double().mean().item()
-    )
-
-
-def test_abstaining_takes_one_label_of_each_row():
-    logits, target, judged = sequences(rows=600, share=0.2)
-    prediction = pb.Classification.from_logits(3 * logits[:1])
-    with pytest.raises(ValueError, match="abstain: examples must be independent"):
-        pb.abstain(prediction, target, risk=0.6)
-    chosen, kept = one_of_each(target, judged)
-    rows = torch.arange(600)
-    alone = pb.abstain(pb.Classification.from_logits(3 * logits[:1, rows, kept]), target[rows, kept], risk=0.6)
-    found = pb.abstain(prediction, chosen, risk=0.6)
-    assert found == alone and found.keep(prediction).shape == (600, 6)
-    assert pb.abstain(prediction, chosen, risk=0.6, score=prediction.score("entropy")) == pb.abstain(
-        prediction, chosen, risk=0.6, score=prediction.score("entropy")[chosen != -100]
     )
 
 

@@ -22,28 +22,6 @@ def test_an_answer_is_right_if_it_is_one_of_several():
     assert not any(pb.answered(PREDICTION, torch.full((40,), 2), ANSWERS))  # nothing is right for the last kind
 
 
-def test_a_summary_is_enough_among_all_classes():
-    summary = pb.Summary(PREDICTION)
-    assert torch.equal(pb.answered(summary, KINDS, ANSWERS), pb.answered(PREDICTION, KINDS, ANSWERS))
-    with pytest.raises(TypeError, match='among="known" needs the probabilities'):
-        pb.answered(summary, KINDS, ANSWERS, among="known")
-
-
-@pytest.mark.parametrize(
-    "target, answers, among, said",
-    [
-        (KINDS, ANSWERS[:, :4], "all", r"must be \(kinds, 5 classes\)"),
-        (KINDS + 1, ANSWERS, "all", "a target from 0 to 2"),
-        (KINDS - 1, ANSWERS, "all", "a target from 0 to 2"),
-        (KINDS[:5], ANSWERS, "all", r"but they are \(5,\)"),
-        (KINDS, ANSWERS, "some", '"all" or "known", but it is \'some\''),
-    ],
-)
-def test_answers_that_do_not_fit_are_refused(target, answers, among, said):
-    with pytest.raises(ValueError, match=said):
-        pb.answered(PREDICTION, target, answers, among=among)
-
-
 def test_a_set_is_stable_if_every_frame_is_right():
     generator = np.random.default_rng(0)
     right, sets = generator.random(300) < 0.8, generator.integers(0, 60, 300)
@@ -55,9 +33,3 @@ def test_a_set_is_stable_if_every_frame_is_right():
         {"anchor_accuracy": anchor, "stable_accuracy": stable, "accuracy_drop": anchor - stable}
     )
     assert found["stable_accuracy"] <= found["anchor_accuracy"]
-
-
-@pytest.mark.parametrize("right, sets", [([], []), ([True], [0, 1]), ([[True]], [[0]])])
-def test_rows_without_sets_are_refused(right, sets):
-    with pytest.raises(ValueError, match="one set for each row"):
-        pb.stability(right, sets)

@@ -59,6 +59,9 @@ def align_command(
     from ..landscape.material import draw_rows
     from ..models.by_name import ModelSpec
     from ..report.claims import claims_page
+    from ..study.baselines import model_spec
+    from ..study.run import load_data
+    from ..study.settings import Run
     from ..workflows.aligning import align_checkpoints, write_network
 
     if by not in ("weights", "activations"):
@@ -68,8 +71,10 @@ def align_command(
     check_writable("align", out, page)
     settings: dict[str, Any] = {"by": by, "restarts": restarts, "seed": seed, "points": points}
     if data is not None:
-        source = {"folder": data_dir, "target": target, "image_size": image_size, "broken": broken}
-        found, build = _load(data, source, model, width, dropout, seed)
+        source = options.source_options(folder=data_dir, target=target, image_size=image_size, broken=broken)
+        run = Run(data=data, model=model, width=width, dropout=dropout, seed=seed, source=source)
+        found = load_data(run)
+        build = model_spec(run, found).build
         if not (quiet or as_json):
             say_notes(found.notes)
         settings["train"], settings["test"] = (
@@ -91,18 +96,6 @@ def align_command(
         command = shlex.join(["pluribus", *sys.argv[1:]])
         claims_page("Two networks, aligned", [aligned.question], page, command=command, settings=how)
     _show(aligned, out, page, quiet, as_json)
-
-
-def _load(data: str, source: dict[str, Any], model: str, width: float, dropout: float | None, seed: int) -> Any:
-    """The data, and what builds a network for it."""
-    from ..study.baselines import model_spec
-    from ..study.run import load_data
-    from ..study.settings import Run
-
-    said = options.source_options(**source)
-    run = Run(data=data, model=model, width=width, dropout=dropout, seed=seed, source=said)
-    found = load_data(run)
-    return found, model_spec(run, found).build
 
 
 def _show(aligned: Any, out: Path, page: Path | None, quiet: bool, as_json: bool) -> None:

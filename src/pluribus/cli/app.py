@@ -39,13 +39,11 @@ from .upgrade import upgrade_command
 
 
 class Commands(TyperGroup):
-    """The list of commands; its flags take no value, so none is shown."""
+    """The list of commands."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
-        for option in self.get_params(ctx):
-            if getattr(option, "is_flag", False):
-                option.metavar = ""
+        options.hide_values_of_flags_(self.get_params(ctx))
         super().format_help(ctx, formatter)
 
 
@@ -79,7 +77,8 @@ for name, command in COMMANDS.items():
 
 def main() -> None:
     """Run the command line; an error is one line, with exit code 2 for bad input and 1 otherwise."""
-    _hush_pillow()
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # what Pillow thinks of a picture: we say that ourselves
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
     try:
         with _said_warnings():
             sys.exit(app(prog_name="pluribus", standalone_mode=False) or 0)
@@ -121,16 +120,7 @@ def _said_warnings() -> Iterator[None]:
 
 
 OWN = Path(__file__).parents[1]
-
-
-def _hush_pillow() -> None:
-    """What Pillow thinks of a picture is not shown beside what we say of it."""
-    warnings.filterwarnings("ignore", module=r"PIL\.")
-    logging.getLogger("PIL").setLevel(logging.CRITICAL)
-
-
 TRACEBACK = "PLURIBUS_TRACEBACK"
-
 GIVEN = (
     *(ValueError, TypeError, ModuleNotFoundError),
     *(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError),
@@ -139,21 +129,16 @@ GIVEN = (
 
 def _explain(error: Exception) -> int:
     """Say what went wrong, and give the exit code: 2 for what was given, 1 for the machine and for our own faults."""
+    text, code = str(error), 1
     if isinstance(error, GIVEN) or isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        say("[bold red]error:[/]", str(error))
-        return 2
-    if isinstance(error, MemoryError):
-        say("[bold red]error:[/]", f"there is not enough memory ({error}). Give smaller files, or fewer rows at once.")
-        return 2
-    if isinstance(error, OSError | ImportError):
-        say("[bold red]error:[/]", str(error))
-        return 1
-    say(
-        "[bold red]error:[/]",
-        f"{type(error).__name__}: {error}. This is a bug: please report it, with the output of the same command run "
-        f"with the environment variable {TRACEBACK}=1.",
-    )
-    return 1
+        code = 2
+    elif isinstance(error, MemoryError):
+        text, code = f"there is not enough memory ({error}). Give smaller files, or fewer rows at once.", 2
+    elif not isinstance(error, OSError | ImportError):
+        text = f"{type(error).__name__}: {error}. This is a bug: please report it, with the output of the same command "
+        text += f"run with the environment variable {TRACEBACK}=1."
+    say("[bold red]error:[/]", text)
+    return code
 
 
 def _version(wanted: bool) -> None:

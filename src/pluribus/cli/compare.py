@@ -93,8 +93,8 @@ def compare_command(
 def _conduct(
     study: Any, out: Path | None, jobs: int, ray: str | None, keep: bool, yes: bool, run: RunOptions, baselines: bool
 ) -> None:
-    from ..report.page import report
-    from ..results.quantities import Differences
+    from ..report.page import write_verdicts
+    from ..results.verdict import verdicts
     from ..study.folder import conduct
     from ..study.grid import choose_settings
     from ..study.run import load_data
@@ -116,22 +116,20 @@ def _conduct(
     results = choose_settings(outcome.results, study.choose) if study.choose else outcome.results
     if not run.silent:
         say_notes(note for one in study.runs()[:1] for note in load_data(one).notes)
-    page, differences = folder / "report.html", Differences()
+    page, found = folder / "report.html", verdicts(results)
     if results:
-        report(results if study.choose else folder, page, known=results, differences=differences, command=command)
+        write_verdicts(found, page, command=command)
     boosting = _boosting(results, study, folder) if baselines else []
     if run.as_json:
-        place: dict[str, Any] = {"folder": str(folder), "page": str(page) if results else None}
-        place["next"] = _next(study, folder)
-        place |= {"baselines": boosting} if baselines else {}
-        print(display.as_json(outcome, results, differences, **place))
+        place = {"folder": str(folder), "page": str(page) if results else None, "next": _next(study, folder)}
+        print(display.as_json(outcome, found, **place, **({"baselines": boosting} if baselines else {})))
     elif not run.quiet:
         show = screen()
-        for table in display.result_tables(results, show.width, differences):
+        for table in display.result_tables(found, show.width):
             show.print()
             show.print(table)
         show.print()
-        say_lines(show, [*display.sentences(results, differences)[:6], *(row["sentence"] for row in boosting)])
+        say_lines(show, [*display.sentences(found)[:6], *(row["sentence"] for row in boosting)])
         if results:
             show.print(f"\nReport: {safe_text(str(page))}", soft_wrap=True)
             show.print(f"Next: {safe_text(_next(study, folder))}", soft_wrap=True)
@@ -205,5 +203,4 @@ def _corruptions(text: str) -> list[str]:
 
 
 SOME = ("gaussian_noise", "impulse_noise", "motion_blur", "zoom_blur", "contrast", "elastic_transform")
-
 BESIDE = ("wide",)  # a single network as wide as the masked one, so that width and masks are told apart

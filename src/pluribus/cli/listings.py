@@ -13,10 +13,7 @@ from .common import options
 from .common.messages import plain_table, safe_text, screen
 
 
-def data_command(
-    data_dir: options.Folder = None,
-    as_json: options.AsJson = False,
-) -> None:
+def data_command(data_dir: options.Folder = None, as_json: options.AsJson = False) -> None:
     """List the known data sets, where Pluribus looks for them, and which of them are there."""
     from ..data.catalogue import DATA
     from ..data.source import data_folder
@@ -48,11 +45,10 @@ def recipes_command() -> None:
     """List the training settings of the papers, by name."""
     from ..training.recipes import RECIPES
 
-    rows = [
-        (name, str(one.epochs), str(one.batch_size), one.optimizer["name"], f"{one.lr:g}", one.source)
-        for name, one in RECIPES.items()
-    ]
-    screen().print(plain_table(("name", "epochs", "batch", "optimizer", "rate", "from"), rows))
+    table = plain_table(("name", "epochs", "batch", "optimizer", "rate", "from"), [])
+    for name, one in RECIPES.items():
+        table.add_row(name, str(one.epochs), str(one.batch_size), one.optimizer["name"], f"{one.lr:g}", one.source)
+    screen().print(table)
 
 
 def cite_command(

@@ -12,7 +12,6 @@ from .common import options
 from .common.messages import safe_text, say, screen
 
 Shape = Annotated[str, typer.Option(help="The shape of one row, such as 3,224,224.")]
-
 Budget = Annotated[str | None, typer.Option(help="An upper limit: 1.5 (times the network), or absolute: 2M, 0.5G.")]
 
 
@@ -105,6 +104,7 @@ def _try(
     found: Any, names: list[str], data: str, source: dict[str, Any], model: str, width: float, epochs: int
 ) -> None:
     """A small study of the most promising setting of each method, next to the single network."""
+    from ..results.verdict import verdicts
     from ..study.folder import conduct
     from ..study.grid import Study
     from .common import display
@@ -119,7 +119,7 @@ def _try(
     with display.watch_runs(talk, False, folder, 1) as watch:
         outcome = conduct(study, folder, report=watch)
     show = screen()
-    for table in display.result_tables(outcome.results, show.width):
+    for table in display.result_tables(verdicts(outcome.results), show.width):
         show.print(table)
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")

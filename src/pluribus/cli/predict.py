@@ -73,7 +73,11 @@ def predict_command(
     answers = _beside_columns if form == "csv" and predictor.record["encoding"]["kind"] == "table" else _answers
     rows = (row for source in _sources(files) for row in answers(predictor, source, len(files) > 1, **given))
     wanted = (row for row in rows if not abstained or row["decision"] == "abstain")
-    {"table": _print_table, "jsonl": _print_lines, "csv": _print_csv}[form](wanted)
+    if form == "jsonl":
+        for row in wanted:
+            print(json.dumps(row))
+    else:
+        (_print_table if form == "table" else _print_csv)(wanted)
 
 
 def _answers(predictor: Any, source: Path | list[Path], several: bool, **given: Any) -> Iterator[dict[str, Any]]:
@@ -112,11 +116,6 @@ def _sources(files: list[Path]) -> Iterator[Path | list[Path]]:
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """The row with a set of classes as one text."""
     return {name: " | ".join(value) if isinstance(value, list) else value for name, value in row.items()}
-
-
-def _print_lines(rows: Iterator[dict[str, Any]]) -> None:
-    for row in rows:
-        print(json.dumps(row))
 
 
 def _print_csv(rows: Iterator[dict[str, Any]]) -> None:

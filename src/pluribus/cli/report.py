@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,9 +19,9 @@ def report_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Rewrite the page of a study from its stored results."""
-    from ..report.page import report
-    from ..results.quantities import Differences
+    from ..report.page import write_verdicts
     from ..results.store import read_all
+    from ..results.verdict import verdicts
     from ..study.folder import Outcome
     from ..study.grid import choose_settings
     from .common import display
@@ -31,26 +31,19 @@ def report_command(
             f"report: {str(folder)!r} is not a study: it has no study.json. Give the folder of `pluribus compare`."
         )
     results, damaged = read_all(folder)
-    plan = _read_plan(folder / "study.json")
-    metric, command = plan.get("choose"), plan.get("command", "")
-    results = choose_settings(results, metric) if metric else results
-    page, differences = out or folder / "report.html", Differences()
-    for error in damaged:
-        say("[yellow]warning:[/]", str(error))
-    report(results if metric else folder, page, known=results, differences=differences, command=command)
+    try:
+        plan = read_signed_json(folder / "study.json")
+        check_shape(plan, {"command?": str, "choose?": (None, str)})
+    except ValueError as error:
+        raise ValueError(f"report: study.json is damaged ({error}). Run the comparison again.") from error
+    for damage in damaged:
+        say("[yellow]warning:[/]", str(damage))
+    results = choose_settings(results, plan["choose"]) if plan.get("choose") else results
+    page, found = out or folder / "report.html", verdicts(results)
+    write_verdicts(found, page, damaged=damaged, command=plan.get("command", ""))
     if as_json:
-        print(display.as_json(Outcome(results, {}, damaged), results, differences, page=str(page)))
+        print(display.as_json(Outcome(results, {}, damaged), found, page=str(page)))
         return
-    for table in display.result_tables(results, (show := screen()).width, differences):
+    for table in display.result_tables(found, (show := screen()).width):
         show.print(table)
     print(f"Report: {page}")
-
-
-def _read_plan(path: Path) -> dict[str, Any]:
-    """The command of the study, and the metric by which it chose among settings."""
-    try:
-        found = read_signed_json(path)
-        check_shape(found, {"command?": str, "choose?": (None, str)})
-    except ValueError as error:
-        raise ValueError(f"report: {str(path)!r} is damaged ({error}). Run the comparison again.") from error
-    return dict(found)

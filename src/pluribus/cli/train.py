@@ -63,6 +63,7 @@ def train_command(
     """
     import torch
 
+    from ..study.chosen_run import choose_run
     from ..study.run import load_data
     from ..workflows.predictor_training import train_predictor
 
@@ -70,7 +71,11 @@ def train_command(
         planned, kept = _plan(method or "packed", data or "digits", settings or [], seed or 0, threads, run), None
     else:
         _refuse_own_settings(run, settings, threads)
-        planned, kept = _from_study(study, method, data, seed, run)
+        chosen = choose_run(study, label=method, data=data, seed=seed, model=run.model)
+        planned, kept = chosen.run, chosen.kept
+        if not run.silent:
+            among = f" (chosen among {chosen.rivals} by test rows, so its test metrics are slightly optimistic)"
+            say_notes([f"{chosen.why}{among if chosen.rivals > 1 else ''}"])
     options.check_device(planned.device)
     found = load_data(planned)
     if study is None and threads is None and (found.kind == "images" or run.reads_texts([planned.data])):
@@ -107,17 +112,6 @@ def _plan(method: str, data: str, settings: list[str], seed: int, threads: int |
         data=data, model=run.model or "auto", method=method, label=method, settings=given, seed=seed,
         threads=threads or 1, **run.conditions([data]),
     )  # fmt: skip
-
-
-def _from_study(study: Path, method: str | None, data: str | None, seed: int | None, run: RunOptions) -> Any:
-    """The chosen run of a study, and the folder of its trained weights, if they were kept."""
-    from ..study.chosen_run import choose_run
-
-    chosen = choose_run(study, label=method, data=data, seed=seed, model=run.model)
-    if not run.silent:
-        among = f" (chosen among {chosen.rivals} by test rows, so its test metrics are slightly optimistic)"
-        say_notes([f"{chosen.why}{among if chosen.rivals > 1 else ''}"])
-    return chosen.run, chosen.kept
 
 
 def _refuse_own_settings(run: RunOptions, settings: list[str] | None, threads: int | None) -> None:

@@ -21,7 +21,7 @@ class ClaimVerdict:
 
     judgement: str  # whether it holds, or the answer to a question; "" where nothing is judged
     found: list[str]  # sentences; the first says why
-    header: list[str] = field(default_factory=list)  # header, rows: the paper's numbers beside ours
+    header: list[str] = field(default_factory=list)  # header, rows: the paper's numbers next to ours
     rows: list[list[str]] = field(default_factory=list)
     pictures: list[Figure] = field(default_factory=list)  # what came out, drawn
     number: str = ""  # the number that decides, in a few words

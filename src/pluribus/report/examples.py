@@ -22,7 +22,6 @@ REASONS = {
 }
 
 MAPS = {"truth": "True classes", "label": "Given classes", "total": "Total uncertainty", "epistemic": "Epistemic"}
-
 HEAT = np.array([[243, 247, 252], [33, 102, 172]])  # from pale to dark, as all shades of the page
 
 
@@ -62,19 +61,14 @@ def _example(run: Result, place: int) -> dict[str, Any]:
 
 def _maps(run: Result, place: int) -> dict[str, str]:
     """Pictures of the true and the given classes, and of uncertainty."""
+    shades = np.linspace(*HEAT, 256).round().astype(np.uint8)
     found = {}
     for name, title in MAPS.items():
         maps = run.columns.get(f"examples/{name}_map")
         if maps is not None and len(maps) > place:
-            numbers = np.asarray(maps[place], dtype=np.uint8)
-            found[title] = png_address(palette()[numbers] if name in ("truth", "label") else heat(numbers))
+            colours = palette() if name in ("truth", "label") else shades
+            found[title] = png_address(colours[np.asarray(maps[place], dtype=np.uint8)])
     return found
-
-
-def heat(numbers: np.ndarray) -> np.ndarray:
-    """Bytes as colours, from pale (0) to dark (255): (..., 3)."""
-    places = np.linspace(0, 255, len(HEAT))
-    return np.stack([np.interp(numbers, places, HEAT[:, channel]) for channel in range(3)], -1).round().astype(np.uint8)
 
 
 def class_colours(classes: list[str]) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +15,7 @@ from .curves import Curve
 from .svg import CHARACTER, HUES, Axis, Chart, tick_text
 
 Styles = dict[str, int]
-
 SMALL = (220, 190)
-
 SMALL_MARGIN = (42, 13, 8, 40)
 
 
@@ -35,7 +33,7 @@ class Figure:
     """A figure of the page: panels, how to read them, and the same numbers as a table.
 
     Args:
-        layout: "wide" panels stand one or two beside each other, "small" ones as many as fit
+        layout: "wide" panels stand one or two in a row, "small" ones as many as fit
         legend: (style, name) of the series; those with a panel of their own need none
         key: what colours mean where they are not those of series
     """
@@ -91,6 +89,12 @@ def values(groups: Sequence[Group], name: str) -> dict[str, float]:
     return {label: number for label, number in found.items() if math.isfinite(number)}
 
 
+def mean_curve(found: Mapping[float, Sequence[float]]) -> Curve:
+    """The mean of the values at each place, from the first place on."""
+    places = sorted(found)
+    return np.array(places, dtype=float), np.array([np.mean(found[place]) for place in places])
+
+
 def curve_panel(
     found: dict[str, Curve],
     styles: Styles,
@@ -121,7 +125,7 @@ def curve_panel(
 
 
 def room_for_ticks(axis: Axis) -> int:
-    """The margin that fits the title of a vertical axis beside its tick labels."""
+    """The margin that fits the title of a vertical axis next to its tick labels."""
     text = tick_text(axis.ticks)
     longest = max((len(text(tick)) for tick in axis.ticks), default=0)
     return max(54, round(CHARACTER * 12 * longest + 30))

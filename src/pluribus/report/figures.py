@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = Any  # a list, an array or a tensor
-
 Methods = Mapping[str, Mapping[str, Numbers]]
 
 
@@ -36,9 +35,7 @@ def reliability(methods: Methods, title: str = "") -> Figure:
     >>> reliability({"deep": bins}).axes[1].get_xlabel()
     'Confidence'
     """
-    found = _check_curves(
-        "reliability", methods, ("confidence", "accuracy", "examples"), shares=("confidence", "accuracy")
-    )
+    found = _read("reliability", methods, "confidence", "accuracy", "examples")
     figure, (top, bottom) = _figure(title, rows=(4, 1), size=(5.2, 6.2), share=True)
     top.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="perfect")
     for style, (name, bins) in _assign_styles(found):
@@ -55,7 +52,7 @@ def reliability(methods: Methods, title: str = "") -> Figure:
 
 
 def risk_coverage(methods: Methods, title: str = "") -> Figure:
-    """Risk-coverage curves: the error on what is kept, when the least certain are refused.
+    """Risk-coverage curves: the error on what is kept, when the least certain are rejected.
 
     Args:
         methods: {name: {"coverage", "risk"}}, two columns, as `pluribus.metrics.risk_coverage` gives them
@@ -63,7 +60,7 @@ def risk_coverage(methods: Methods, title: str = "") -> Figure:
     >>> len(risk_coverage({"deep": {"coverage": [0.5, 1.0], "risk": [0.0, 0.1]}}).axes[0].lines)
     1
     """
-    found = _check_curves("risk_coverage", methods, ("coverage", "risk"), shares=("coverage",))
+    found = _read("risk_coverage", methods, "coverage", "risk")
     figure, (axes,) = _figure(title)
     for style, (name, curve) in _assign_styles(found):
         order = np.argsort(curve["coverage"], kind="stable")
@@ -86,21 +83,14 @@ def score_histograms(methods: Methods, score: str = "uncertainty", bins: int = 4
     >>> len(score_histograms({"deep": {"inside": [0.1, 0.2], "outside": [0.4, 0.9]}}, "msp").axes)
     1
     """
-    found = _check_curves("score_histograms", methods, ("inside", "outside"), alike=False)
+    found = _read("score_histograms", methods, "inside", "outside")
     figure, panels = _figure(title, rows=(1,) * len(found), size=(5.8, 1.4 + 2.0 * len(found)), share=True)
     parts = [scores[kind] for scores in found.values() for kind in ("inside", "outside")]
     edges, shares = compute_histograms(parts, bins)
     for axes, name, *pair in zip(panels, found, shares[::2], shares[1::2], strict=True):
-        for kind, share, colour, hatch in zip(
-            ("inside", "outside"), pair, (BLUE, VERMILLION), ("", "///"), strict=True
-        ):
-            line: dict[str, Any] = {
-                "histtype": "stepfilled",
-                "linewidth": 1.3,
-                "edgecolor": colour,
-                "facecolor": colour + "55",
-            }
-            axes.hist(edges[:-1], edges.tolist(), weights=share, label=kind, hatch=hatch, **line)
+        for share, kind, colour, hatch in zip(pair, *zip(*INSIDE_OUTSIDE, strict=True), strict=True):
+            line: dict[str, Any] = {"histtype": "stepfilled", "edgecolor": colour, "facecolor": colour + "55"}
+            axes.hist(edges[:-1], edges.tolist(), weights=share, label=kind, hatch=hatch, linewidth=1.3, **line)
         axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
         _axis(axes, "", "Share of examples", None, (0, None))
     panels[-1].set_xlabel(f"Score: {score} (further right = less certain)")
@@ -118,7 +108,7 @@ def roc(methods: Methods, title: str = "") -> Figure:
     >>> figure.axes[0].get_legend().get_texts()[0].get_text()
     'deep (AUROC 1.000)'
     """
-    found = _check_curves("roc", methods, ("inside", "outside"), alike=False)
+    found = _read("roc", methods, "inside", "outside")
     figure, (axes,) = _figure(title, size=(5.0, 5.0))
     for style, (name, scores) in _assign_styles(found):
         false, true = compute_roc(scores["inside"], scores["outside"])
@@ -183,20 +173,16 @@ def diversity_accuracy(
     >>> diversity_accuracy({"deep": points}, base_accuracy=0.86, classes=10).axes[0].get_xlabel()
     'Accuracy of the sample'
     """
-    found = _check_curves(
-        "diversity_accuracy", methods, ("accuracy", "disagreement"), shares=("accuracy", "disagreement")
-    )
-    _check_base(base_accuracy, classes)
+    found = _read("diversity_accuracy", methods, "accuracy", "disagreement")
     figure, (axes,) = _figure(title, size=(7.6, 4.6))
     least = min(float(points["accuracy"].min()) for points in found.values())
     most = max(base_accuracy, *(float(points["accuracy"].max()) for points in found.values()))
     margin = 0.05 * max(most - least, 0.02)
     line = np.linspace(max(least - margin, 0), min(most + margin, 1 - 1e-6), 300)
     lower, upper = diversity_limits(line, base_accuracy, classes)
-    axes.plot(line, upper / (1 - line), color=GREY, linestyle="--", label="limit: independent predictions")
-    axes.plot(
-        line[lower >= 0], (lower / (1 - line))[lower >= 0], color=GREY, linestyle=":", label="limit: random flips"
-    )
+    lower = np.where(lower >= 0, lower, np.nan)  # above the base's accuracy there is none
+    for limit, dashes, name in ((upper, "--", "independent predictions"), (lower, ":", "random flips")):
+        axes.plot(line, limit / (1 - line), color=GREY, linestyle=dashes, label=f"limit: {name}")
     if exponent is not None:
         flips = np.linspace(0, 1, 2000)
         a, d = diversity_family(flips, flips**exponent, base_accuracy, classes)
@@ -248,8 +234,8 @@ def diversity_family(
 
 # ---------------------------------------------------------------- looks: a method has the same one everywhere
 
-GREY, BLUE, VERMILLION = "#777777", "#0072B2", "#D55E00"
-
+GREY = "#777777"
+INSIDE_OUTSIDE = (("inside", "#0072B2", ""), ("outside", "#D55E00", "///"))  # colours and hatches
 LINES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 
 
@@ -302,23 +288,20 @@ def _write_values(axes: Axes, shares: np.ndarray, middle: float) -> None:
 # ---------------------------------------------------------------- checking
 
 
-def _check_curves(
-    name: str, methods: Methods, keys: tuple[str, ...], shares: tuple[str, ...] = (), alike: bool = True
-) -> dict[str, dict[str, np.ndarray]]:
-    """The numbers as arrays, or an error that says which are wrong."""
+SHARES = {"accuracy", "confidence", "coverage", "disagreement"}  # columns from 0 to 1
+
+
+def _read(name: str, methods: Methods, *keys: str) -> dict[str, dict[str, np.ndarray]]:
+    """The columns of each method as arrays."""
     found = {}
     for method, values in methods.items():
         if any(key not in values for key in keys):
             raise ValueError(f"{name}: {method!r} must hold {', '.join(keys)}, but it holds {', '.join(values)}.")
-        arrays = {key: np.asarray(values[key], float) for key in keys}
-        if not all(array.size for array in arrays.values()) or alike and len({a.size for a in arrays.values()}) > 1:
-            shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items())
-            raise ValueError(f"{name}: {method!r} needs columns of one length that are not empty, but has {shapes}.")
-        for key in shares:
-            _check_shares(f"{name}: {key}", arrays[key])
-        found[method] = arrays
-    if not found:
-        raise ValueError(f"{name}: needs {{method: {{{', '.join(keys)}}}}} with at least one method.")
+        found[method] = {key: np.asarray(values[key], float) for key in keys}
+        for key in SHARES & {*keys}:
+            _check_shares(f"{name}: {key}", found[method][key])
+    if not found or not all(column.size for columns in found.values() for column in columns.values()):
+        raise ValueError(f"{name}: needs at least one method, with columns {', '.join(keys)} that are not empty.")
     return found
 
 
@@ -328,19 +311,7 @@ def _check_shares(what: str, values: np.ndarray) -> None:
         raise ValueError(f"{what} must be from 0 to 1, but one is {np.nanmax(values):g}. Give shares, not percentages.")
 
 
-def _check_base(base_accuracy: float, classes: int) -> None:
-    if classes < 2 or not 1 / classes < base_accuracy <= 1:
-        raise ValueError(
-            "diversity_accuracy: the base must be better than chance with at least 2 classes, but its accuracy is "
-            f"{base_accuracy:g} in {classes}. Otherwise there is no lower limit."
-        )
-
-
 FIGURES: dict[str, Callable[..., Any]] = {
-    "reliability": reliability,
-    "risk_coverage": risk_coverage,
-    "score_histograms": score_histograms,
-    "roc": roc,
-    "agreement": agreement,
-    "diversity_accuracy": diversity_accuracy,
+    function.__name__: function
+    for function in (reliability, risk_coverage, score_histograms, roc, agreement, diversity_accuracy)
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..results.advice import PASS, one_pass
 from ..results.comparison_phrases import ComparedGroups, name_of, say_number, say_size, say_times
-from ..results.quantities import best, estimate, format_value, quantity
+from ..results.quantities import best, estimate, format_value, paired_spread, quantity
 from ..results.store import Group, has_classes
 from ..results.verdict import Verdict
 from ..uncertainty.resampling import Interval
@@ -40,53 +40,73 @@ class FirstScreen:
 
 
 def compose_screen(verdict: Verdict) -> FirstScreen:
-    """The summary of a verdict: the rule of its advice decides, and nothing is judged a second time."""
+    """The summary of a verdict: the rule of its advice decides, and nothing is decided a second time."""
     found, choice = verdict.found, verdict.choice
     if found is None or found.baseline is None or choice is None or len(found.groups) == 1:
         top, chosen = (found.top, choice) if found and len(found.groups) > 1 else (None, None)
         return FirstScreen(verdict, verdict.sentences[0].text, chosen, top)
-    baseline = found.baseline
-    training = [sentence.text for sentence in verdict.sentences if sentence.topic == "training"]
-    if choice is baseline:
-        tiles = [_no_gain(found, baseline), ("Cost", "1x", "one network, as it is"), _power(found, baseline)]
-        changes = [*_seeds(found, baseline), *training]
-        return FirstScreen(verdict, _keep(found, baseline), baseline, found.top, tiles, changes)
-    leader = best(_better(found), found.metric)
-    tiles = [_gain(found, choice, baseline), _price(choice), _certainty(found, choice, baseline)]
-    changes = [*_budgets(found, choice, leader or choice), *_seeds(found, choice), *training]
-    return FirstScreen(verdict, _use(found, choice, baseline), choice, leader, tiles, changes)
+    compose = _keep if choice is found.baseline else _use
+    sentence, top, tiles, changes = compose(found, choice, found.baseline)
+    changes += _seeds(found, choice) + [one.text for one in verdict.sentences if one.topic == "training"]
+    return FirstScreen(verdict, sentence, choice, top, tiles, changes)
 
 
-def _better(found: ComparedGroups) -> list[Group]:
-    """What is shown to beat the single network."""
-    return [group for group in found.groups if found.baseline and found.relation(group, found.baseline) == "better"]
+Parts = tuple[str, Group, list[tuple[str, str, str]], list[str]]  # the sentence, the best, tiles and changes
 
 
-# ---------------------------------------------------------------- sentences
+def _use(found: ComparedGroups, choice: Group, baseline: Group) -> Parts:
+    """Where something is shown to beat the single network."""
+    metric, lower = found.metric, quantity(found.metric).better == "lower"
+    gap, seeds = found.gap(choice, baseline), _common_seeds(choice, baseline)
+    gain = _share(found, abs(gap.value)) or say_size(Interval(gap.value), metric)
+    cost = estimate(choice, name := cost_name([choice])).value
+    takes = "takes {:.2g} times as long" if name == "relative_latency" else "costs {:.2g} times as much"
+    price = "at a cost that was not measured"
+    if math.isfinite(cost):
+        price = f"and a prediction {'costs no more' if cost <= 1.05 else takes.format(cost)}"
+    one = " This is one training run of each." if seeds == 1 else ""
+    sentence = f"Use {choice.label}: it {'cuts' if lower else 'raises'} {_plain(found)} by {gain}, {price}.{one}"
+    low, high = (_share(found, end) or _number(end, metric) for end in sorted((abs(gap.low), abs(gap.high))))
+    sure = ("clear", f"gain between {low} and {high} (95 % interval over {seeds} seeds)")
+    if seeds == 1:
+        told = f"gain between {low} and {high} on this test set (95 % interval); another training run may differ"
+        sure = ("one seed", told)
+    tiles = [("Gain", f"{'−' if lower else '+'}{gain}", _before_and_after(found, choice, baseline))]
+    tiles += [_price(choice), ("How sure", *sure)]
+    better = [group for group in found.groups if found.relation(group, baseline) == "better"]
+    leader = best(better, metric) or choice
+    return sentence, leader, tiles, _budgets(found, choice, leader, better)
 
 
-def _use(found: ComparedGroups, choice: Group, baseline: Group) -> str:
-    verb = "cuts" if quantity(found.metric).better == "lower" else "raises"
-    gain = f"it {verb} {name_of(found.metric)} by {_say_gain(found, choice, baseline)}"
-    one = " This is one training run of each." if _common_seeds(choice, baseline) == 1 else ""
-    return f"Use {choice.label}: {gain}, {_say_price(choice)}.{one}"
+def _keep(found: ComparedGroups, choice: Group, baseline: Group) -> Parts:
+    """Where nothing is shown to be better: what more seeds could show, if the spread stays what it is."""
+    name, top, metric = name_of(found.metric), found.top, found.metric
+    if top is baseline:
+        way = "lowest" if quantity(metric).better == "lower" else "highest"
+        sentence = f"Keep the single network: it has the {way} {_plain(found)} of all."
+        gain = ("none", f"the single network has the best {_say(baseline, metric)}")
+    else:
+        seeds, spread = _common_seeds(top, baseline), paired_spread(top, baseline, metric)
+        advice = f"Train several seeds to learn more: try --seeds {SEEDS}."
+        if seeds >= 2 and spread is not None and spread.interval().known:
+            more = SEEDS if seeds < SEEDS else 2 * seeds
+            size = _number(_half(spread.interval(seeds=more)), metric)
+            advice = f"With {more} seeds you could detect a difference of {size} in {_plain(found)}."
+        sentence = f"Keep the single network: nothing here is clearly better. {advice}"
+        values = f"{say_number(top, metric)} against {say_number(baseline, metric)}"
+        gain = ("none shown", f"{top.label} has the best average, {values}, but the difference may be noise")
+    rival = best([group for group in found.groups if group is not baseline], metric)
+    sure = ("unknown", "no interval: no seed in common, or no stored examples")
+    if rival is not None and (gap := found.gap(rival, baseline)).known:
+        runs = _common_seeds(rival, baseline)
+        over = f"{runs} seeds" if runs > 1 else "one seed on this test set"
+        size = _number(_half(gap), metric)  # differences of other methods may vary less, and be shown
+        sure = ("inconclusive", f"{over} can only show differences of {rival.label} in {name} above {size}")
+    tiles = [("Gain", *gain), ("Cost", "1x", "the single network itself"), ("How sure", *sure)]
+    return sentence, top, tiles, []
 
 
-def _keep(found: ComparedGroups, baseline: Group) -> str:
-    if found.top is baseline:
-        way = "lowest" if quantity(found.metric).better == "lower" else "highest"
-        return f"Keep the single network: it has the {way} {name_of(found.metric)} of all."
-    return f"Keep the single network: nothing here is clearly better. {_detectable(found, baseline)}"
-
-
-def _detectable(found: ComparedGroups, baseline: Group) -> str:
-    """What more seeds could show, if the spread stays what it is."""
-    seeds, spread = _common_seeds(found.top, baseline), found.spread(found.top, baseline)
-    if seeds < 2 or spread is None or not spread.interval().known:
-        return f"Train several seeds to learn more: try --seeds {SEEDS}."
-    more = SEEDS if seeds < SEEDS else 2 * seeds
-    size = _number(_half(spread.interval(seeds=more)), found.metric)
-    return f"With {more} seeds you could detect a difference of {size} in {name_of(found.metric)}."
+# ---------------------------------------------------------------- what would change the advice
 
 
 def _seeds(found: ComparedGroups, choice: Group) -> list[str]:
@@ -101,11 +121,11 @@ def _seeds(found: ComparedGroups, choice: Group) -> list[str]:
     return texts
 
 
-def _budgets(found: ComparedGroups, choice: Group, leader: Group) -> list[str]:
+def _budgets(found: ComparedGroups, choice: Group, leader: Group, better: list[Group]) -> list[str]:
     """What to use for the cost of one network, and where cost does not matter, if that is something else."""
     texts, metric = [], found.metric
     if not one_pass(choice):
-        other = best([group for group in _better(found) if one_pass(group)], metric)
+        other = best([group for group in better if one_pass(group)], metric)
         use = f"use {other.label}, {_say(other, metric)}" if other else "keep the single network"
         texts.append(f"A budget of one network (at most {PASS:g}x its time and mult-adds): {use}.")
     if leader is not choice:
@@ -118,22 +138,15 @@ def _budgets(found: ComparedGroups, choice: Group, leader: Group) -> list[str]:
 # ---------------------------------------------------------------- tiles
 
 
-def _gain(found: ComparedGroups, choice: Group, baseline: Group) -> tuple[str, str, str]:
-    sign = "−" if quantity(found.metric).better == "lower" else "+"
+def _before_and_after(found: ComparedGroups, choice: Group, baseline: Group) -> str:
+    """The metric of both, and the accuracy (or error) of both."""
     told = f"{_say(choice, found.metric)}; single network: {say_number(baseline, found.metric)}"
     other = "accuracy" if has_classes(choice.record["task"]) else "rmse"
     both = [estimate(group, other).value for group in (choice, baseline)]
-    if found.metric != other and all(map(math.isfinite, both)):
-        shown = [" ".join(filter(None, (format_value(value, other), quantity(other).unit))) for value in both]
-        told += f". {quantity(other).title} {shown[0]}; single network: {shown[1]}"
-    return "Gain", f"{sign}{_say_gain(found, choice, baseline)}", told
-
-
-def _no_gain(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
-    if found.top is baseline:
-        return "Gain", "none", f"the single network has the best {_say(baseline, found.metric)}"
-    told = f"{found.top.label} has the best average, {say_number(found.top, found.metric)} against "
-    return "Gain", "none shown", f"{told}{say_number(baseline, found.metric)}, but the difference may be noise"
+    if found.metric == other or not all(map(math.isfinite, both)):
+        return told
+    shown = [" ".join(filter(None, (format_value(value, other), quantity(other).unit))) for value in both]
+    return f"{told}. {quantity(other).title} {shown[0]}; single network: {shown[1]}"
 
 
 def _price(choice: Group) -> tuple[str, str, str]:
@@ -146,26 +159,6 @@ def _price(choice: Group) -> tuple[str, str, str]:
     rest = "".join(f"; {name} {say_times(costs[name])}" for name in others)
     note = "" if is_frozen(choice) else "; not frozen"
     return "Cost", say_times(costs[first]), f"the {first} of a single network{rest}{note}"
-
-
-def _certainty(found: ComparedGroups, choice: Group, baseline: Group) -> tuple[str, str, str]:
-    seeds, gap = _common_seeds(choice, baseline), found.gap(choice, baseline)
-    ends = _say_range(found, gap, baseline)
-    if seeds == 1:
-        return "How sure", "one seed", f"gain {ends} on this test set (95 % interval); another training run may differ"
-    return "How sure", "clear", f"gain {ends} (95 % interval over {seeds} seeds)"
-
-
-def _power(found: ComparedGroups, baseline: Group) -> tuple[str, str, str]:
-    """The smallest difference that these runs could show."""
-    rival = best([group for group in found.groups if group is not baseline], found.metric)
-    gap = found.gap(rival, baseline) if rival else Interval(math.nan)
-    if rival is None or not gap.known:
-        return "How sure", "unknown", "no interval: no seed in common, or no stored examples"
-    seeds = _common_seeds(rival, baseline)
-    over = f"{seeds} seeds" if seeds > 1 else "one seed on this test set"
-    said = f"{over} cannot show {name_of(found.metric)} differences of {rival.label} below "  # of others they may
-    return "How sure", "inconclusive", said + _number(_half(gap), found.metric)
 
 
 # ---------------------------------------------------------------- numbers in words
@@ -184,39 +177,21 @@ def _say(group: Group, metric: str) -> str:
     return f"{name_of(metric)} {say_number(group, metric)}"
 
 
-def _in_percent(found: ComparedGroups, baseline: Group) -> float:
-    """What differences are divided by to be shares of the single network's value; NaN where that makes no sense."""
-    value = estimate(baseline, found.metric).value
+def _plain(found: ComparedGroups) -> str:
+    """The metric for a reader who does not know its short name."""
+    is_log_loss = found.metric == "nll" and has_classes(found.groups[0].record["task"])
+    return "log-loss (NLL)" if is_log_loss else name_of(found.metric)
+
+
+def _share(found: ComparedGroups, size: float) -> str:
+    """The size of a difference in percent of the single network's value; nothing where that makes no sense."""
+    value = estimate(found.baseline, found.metric).value if found.baseline else math.nan
     is_error = quantity(found.metric).better == "lower" and quantity(found.metric).unit != "%"
-    signed = found.metric == "nll" and not has_classes(baseline.record["task"])  # of densities: zero means nothing
-    return value if is_error and value > 0 and not signed else math.nan
-
-
-def _say_gain(found: ComparedGroups, choice: Group, baseline: Group) -> str:
-    gap, whole = found.gap(choice, baseline), _in_percent(found, baseline)
-    if math.isfinite(whole):
-        return f"{100 * abs(gap.value) / whole:.0f} %"
-    return say_size(Interval(gap.value), found.metric)
-
-
-def _say_range(found: ComparedGroups, gap: Interval, baseline: Group) -> str:
-    low, high = sorted((abs(gap.low), abs(gap.high)))
-    whole = _in_percent(found, baseline)
-    if math.isfinite(whole):
-        return f"between {100 * low / whole:.0f} % and {100 * high / whole:.0f} %"
-    return f"between {_number(low, found.metric)} and {_number(high, found.metric)}"
+    signed = found.metric == "nll" and not has_classes(found.groups[0].record["task"])  # of densities
+    return f"{100 * size / value:.0f} %" if is_error and value > 0 and not signed else ""
 
 
 def _number(size: float, metric: str) -> str:
     """The size of a difference, with two digits that count."""
     shown = f"{size * quantity(metric).factor:.2g}"
     return f"{shown} points" if quantity(metric).unit == "%" else shown
-
-
-def _say_price(group: Group) -> str:
-    name = cost_name([group])
-    cost = estimate(group, name).value
-    if not math.isfinite(cost):
-        return "at a cost that was not measured"
-    much = ("takes {:.2g} times as long" if name == "relative_latency" else "costs {:.2g} times as much").format(cost)
-    return f"and a prediction {'costs no more' if cost <= 1.05 else much}"

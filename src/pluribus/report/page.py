@@ -16,8 +16,7 @@ from .._common.atomic import atomic_write
 from .._common.optional import require
 from .._common.signed_files import read_signed_json
 from .._common.untrusted import check_shape
-from ..results.comparison_phrases import relation
-from ..results.quantities import Differences, best, estimate, format_value, quantity
+from ..results.quantities import best, estimate, format_value, quantity
 from ..results.store import Damaged, Group, Result, has_classes, read_all
 from ..results.verdict import Verdict, verdicts
 from .charts import CHARTS
@@ -28,10 +27,7 @@ from .figure import Figure, Styles, number_styles
 from .first_screen import FirstScreen, compose_screen
 from .svg import HUES, series_class, swatch
 
-TEMPLATES = ("base.", "parts.", "page.", "claims.")  # and the style and the script
-
 SCRIPTS = ("page.js", "page.read.js", "page.take.js")
-
 TITLE = "Which ensemble should I use?"
 
 
@@ -40,17 +36,13 @@ def report(
     path: str | os.PathLike[str] | None = None,
     title: str = TITLE,
     *,
-    known: Iterable[Result] = (),
-    differences: Differences | None = None,
     command: str = "",
 ) -> str:
     """The page as HTML, complete in itself: no network, no other file. Written to `path` where one is given.
 
     Args:
         results: results as `read_all` gives them, or a study folder; damaged files of a folder are named on the page
-        known: results of the folder that were read before; their files are not read again
         command: what repeats the study; by default what its folder says
-        differences: those computed so far, which are not computed again
 
     >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
     >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
@@ -60,16 +52,26 @@ def report(
     damaged: list[Damaged] = []
     if isinstance(results, (str, os.PathLike)):
         folder = Path(results)
-        results, damaged = read_all(folder, known)
+        results, damaged = read_all(folder)
         command = command or _read_command(folder)
-    results = list(results)
-    if not results:
+    return write_verdicts(verdicts(results), path, title, damaged=damaged, command=command)
+
+
+def write_verdicts(
+    found: Sequence[Verdict],
+    path: str | os.PathLike[str] | None,
+    title: str = TITLE,
+    *,
+    damaged: Sequence[Damaged] = (),
+    command: str = "",
+) -> str:
+    """The page of verdicts that were reached already: see `report`."""
+    if not found:
         names = f" ({', '.join(error.path.name for error in damaged)} damaged)" if damaged else ""
         raise ValueError(f"report: needs at least one result, but there is none{names}. Run a comparison first.")
-    found = enumerate(verdicts(results, differences))
     context = {
         "title": title,
-        "sections": [_section(number, verdict) for number, verdict in found],
+        "sections": [_section(number, verdict) for number, verdict in enumerate(found)],
         "damaged": [f"{error.path.name}: {error.reason}" for error in damaged],
         "command": command,
     }
@@ -82,8 +84,8 @@ def report(
 def render(template: str, context: dict[str, Any]) -> str:
     """The page that a template of this folder makes of a context, with the style and the script of all pages."""
     jinja2 = require("jinja2", "report", "report")
-    files = {file.name: file for file in resources.files(__package__).iterdir() if file.name.startswith(TEMPLATES)}
-    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    files = [file for file in resources.files(__package__).iterdir() if file.name.endswith((".html", ".css", ".js"))]
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     strict = {"autoescape": True, "undefined": jinja2.StrictUndefined, "loader": jinja2.DictLoader(texts)}
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, **strict)
     environment.filters["svg"] = require("markupsafe", "report", "report").Markup
@@ -105,9 +107,12 @@ def _section(number: int, found: Verdict) -> dict[str, Any]:
     topics: dict[str, list[str]] = {}
     for sentence in found.sentences:
         topics.setdefault(TOPICS.get(sentence.topic, sentence.topic), []).append(_bind(sentence.text))
-    notes = dict.fromkeys(
-        note for group in groups for run in group.runs for note in (*(run.record.get("notes") or []), *_unfrozen(run))
-    )
+    runs = [run for group in groups for run in group.runs]
+    notes = [note for run in runs for note in run.record.get("notes") or []]
+    for run in runs:
+        if why := (run.record["cost"].get("deployed") or {}).get("why"):
+            label = run.record["label"]
+            notes.append(f"{label} is not frozen, so its costs are those of the ensemble as trained: {why}")
     return {
         "id": f"data-{number}",
         "name": found.data,
@@ -125,19 +130,12 @@ def _section(number: int, found: Verdict) -> dict[str, Any]:
         "more": _table(summary, more, styles),
         "figures": figures,
         "absent": absent,
-        "tables": _variants(groups, "targets", "Target") | _variants(groups, "variants", "Other test set"),
+        "tables": _by_part(groups, "targets", "Target") | _by_part(groups, "variants", "Other test set"),
         "colours": class_colours(groups[0].record.get("classes") or []) if found.task == "segmentation" else [],
         "examples": group_examples(groups, styles),
         "settings": [_settings(group) for group in groups],
-        "notes": list(notes),
+        "notes": list(dict.fromkeys(notes)),
     }
-
-
-def _unfrozen(run: Result) -> list[str]:
-    """Why the costs of a run are not those of a frozen one."""
-    why = (run.record["cost"].get("deployed") or {}).get("why")
-    text = f"{run.record['label']} is not frozen, so its costs are those of the ensemble as trained: {why}"
-    return [text] if why else []
 
 
 def _facts(groups: Sequence[Group]) -> str:
@@ -203,7 +201,7 @@ def _stars(summary: FirstScreen, name: str) -> list[Group]:
     top = None if found is None else summary.top if name == found.metric else best(found.groups, name)
     if found is None or top is None or name in COSTS or name == "auroc" and estimate(top, name).value < CHANCE:
         return []
-    words = {group: relation(found.differences.between(group, top, name), name) for group in found.groups}
+    words = {group: found.relation(group, top, name) for group in found.groups}
     starred = [group for group in words if group is top or words[group] == "within noise"]
     return starred if "worse" in words.values() else []
 
@@ -212,29 +210,30 @@ def _cell(group: Group, name: str, star: bool) -> dict[str, Any]:
     found = estimate(group, name)
     ends = found.known and name not in COSTS
     sort, low, high = (f"{end:.10g}" if math.isfinite(end) else "" for end in found)
-    note = f"{format_value(found.low, name)} – {format_value(found.high, name)}" if ends else ""
+    texts = [format_value(end, name) for end in found[1:]]
+    note = " – ".join(texts) if ends and texts[0] != texts[1] else ""  # ends that print alike would claim too much
     if name.startswith("auroc") and found.value < CHANCE:
         note = "worse than chance"
     if name in COSTS[:2] and not is_frozen(group):
         note = "not frozen"
-    shown = {"text": format_value(found.value, name), "note": note, "best": star, "sort": sort}
-    return {**shown, "low": low if ends else "", "high": high if ends else ""}
+    low, high = (low, high) if ends else ("", "")
+    return {"text": format_value(found.value, name), "note": note, "best": star, "sort": sort, "low": low, "high": high}
 
 
 def _has(groups: Sequence[Group], name: str) -> bool:
     return any(math.isfinite(estimate(group, name).value) for group in groups)
 
 
-def _variants(groups: list[Group], key: str, title: str) -> dict[str, list[list[str]]]:
+def _by_part(groups: list[Group], key: str, title: str) -> dict[str, list[list[str]]]:
     """Other test sets, or the targets one by one: for each a header and a row for each label."""
     found: dict[str, list[list[str]]] = {}
     for name in dict.fromkeys(name for group in groups for name in group.record.get(key) or {}):
         runs = [(run.record.get(key) or {}).get(name, {}) for group in groups for run in group.runs]
         metrics = list(dict.fromkeys(metric for run in runs for metric in run))
-        found[f"{title}: {name}"] = [["Method", *(quantity(metric).title for metric in metrics)]]
+        rows = [["Method", *(quantity(metric).title for metric in metrics)]]
         for group in groups:
-            means = [estimate(group, f"{metric} {name}").value for metric in metrics]
-            found[f"{title}: {name}"].append([group.label, *map(format_value, means, metrics)])
+            rows.append([group.label, *(format_value(estimate(group, f"{one} {name}").value, one) for one in metrics)])
+        found[f"{title}: {name}"] = rows
     return found
 
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 SHAPES = 8  # marker shapes before they repeat
-
 HUES = 4  # 0 a neutral one; no more, so that colour-blind readers can tell them apart. Shapes and dashes do the rest
-
 CHARACTER = 0.62  # of the font size: mean width of a character
 
 
@@ -96,10 +94,6 @@ class Chart:
         anchored = f' text-anchor="{anchor}"' if anchor != "start" else ""
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}"{anchored}{name}{more}>{escape(words)}</text>')
 
-    def line(self, points: Iterable[tuple[float, float]], style: int | None, kind: str = "line") -> None:
-        """A line through points; without a style it is a neutral one, such as a diagonal."""
-        self._path(points, style, kind)
-
     def curve(
         self,
         points: Iterable[tuple[float, float]],
@@ -112,9 +106,12 @@ class Chart:
         points = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
         read = ",".join(f"{x:.4g} {y:.4g}" for x, y in points)
         names = f'data-name="{escape(name)}" data-across="{escape(titles[0])}" data-up="{escape(titles[1])}"'
-        self._path(points, style, kind, f' {names} data-read="{read}"')
+        self.line(points, style, kind, f' {names} data-read="{read}"')
 
-    def _path(self, points: Iterable[tuple[float, float]], style: int | None, kind: str, more: str = "") -> None:
+    def line(
+        self, points: Iterable[tuple[float, float]], style: int | None, kind: str = "line", more: str = ""
+    ) -> None:
+        """A line through points; without a style it is a neutral one, such as a diagonal."""
         places = [self.at(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
         if places:
             path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
@@ -127,15 +124,13 @@ class Chart:
         place = self.at(x, y)
         kind = "mark" if filled else "mark open"
         shape = marker(style, *place, size)
-        title = f"<title>{escape(hint)}</title>" if hint else ""
-        self.parts.append(f'<path class="{kind} {series_class(style)}" d="{shape}">{title}</path>')
+        self.parts.append(f'<path class="{kind} {series_class(style)}" d="{shape}">{_title(hint)}</path>')
 
     def box(self, x: tuple[float, float], y: tuple[float, float], style: int | None, kind: str, hint: str = "") -> None:
         """A rectangle between two values on each axis."""
         (left, bottom), (right, top) = self.at(x[0], y[0]), self.at(x[1], y[1])
         shape = f'x="{left:.1f}" y="{top:.1f}" width="{max(right - left, 0):.1f}" height="{max(bottom - top, 0):.1f}"'
-        title = f"<title>{escape(hint)}</title>" if hint else ""
-        self.parts.append(f'<rect class="{kind} {series_class(style)}" {shape}>{title}</rect>')
+        self.parts.append(f'<rect class="{kind} {series_class(style)}" {shape}>{_title(hint)}</rect>')
 
     def svg(self, summary: str) -> str:
         """The finished picture; `summary` says in words what it shows."""
@@ -145,6 +140,10 @@ class Chart:
             f'<svg class="chart" role="img" aria-label="{escape(summary)}" viewBox="0 0 {width} {height}" '
             f'font-size="{self.font}" preserveAspectRatio="xMidYMid meet">{body}</svg>'
         )
+
+
+def _title(hint: str) -> str:
+    return f"<title>{escape(hint)}</title>" if hint else ""
 
 
 def series_class(style: int | None) -> str:
@@ -172,9 +171,10 @@ def swatch(style: int) -> str:
 
 
 def place_labels(chart: Chart, points: Sequence[tuple[float, float, float, str]]) -> None:
-    """Names beside points (position x, y, radius, name) where there is room; the legend has them all."""
+    """Names next to points (position x, y, radius, name) where there is room; the legend has them all."""
     taken = [(x - r, y - r, x + r, y + r) for x, y, r, _ in points]
     height = chart.font
+    room = chart.margin[0], 0, chart.size[0], chart.size[1] - chart.margin[3]
     for x, y, r, name in points:
         name = name if len(name) <= 24 else f"{name[:23]}…"
         width = CHARACTER * chart.font * len(name)
@@ -185,11 +185,13 @@ def place_labels(chart: Chart, points: Sequence[tuple[float, float, float, str]]
             (x - width / 2, y + r + 13),
         ]
         spots += [(x + r + 3, y + 4 + sign * height) for sign in (-1, 1)]
-        free = [spot for spot in spots if _fits(chart, spot, width, height, taken)]
-        if free:
-            left, base = free[0]
-            taken.append((left, base - height * 0.8, left + width, base + height * 0.2))
-            chart.text(left, base, name, kind="name haloed")
+        for left, base in spots:
+            box = (left, base - height * 0.8, left + width, base + height * 0.2)
+            inside = box[0] > room[0] and box[1] > room[1] and box[2] < room[2] and box[3] < room[3]
+            if inside and not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken):
+                taken.append(box)
+                chart.text(left, base, name, kind="name haloed")
+                break
 
 
 def tick_text(ticks: Sequence[float]) -> Callable[[float], str]:
@@ -210,16 +212,6 @@ def short_ticks(value: float) -> str:
     return f"{value:g}"
 
 
-def _fits(
-    chart: Chart, spot: tuple[float, float], width: float, height: float, taken: Sequence[tuple[float, ...]]
-) -> bool:
-    left, base = spot
-    box = (left, base - height * 0.8, left + width, base + height * 0.2)
-    inside = box[0] > chart.margin[0] and box[2] < chart.size[0] and box[1] > 0
-    inside = inside and box[3] < chart.size[1] - chart.margin[3]
-    return inside and not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken)
-
-
 def _ticks(low: float, high: float, count: int) -> list[float]:
     rough = (high - low) / count
     power = 10 ** math.floor(math.log10(rough))
@@ -229,8 +221,8 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
+    powers = range(math.floor(low), math.ceil(high) + 1)
     for nice in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        powers = range(math.floor(low), math.ceil(high) + 1)
         ticks = [digit * 10.0**power for power in powers for digit in nice if low <= math.log10(digit) + power <= high]
         if len(ticks) <= 6:
             return ticks

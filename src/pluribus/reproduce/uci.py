@@ -22,7 +22,8 @@ from ..methods import METHODS
 from ..models.small import mlp
 from ..report.charts.intervals import intervals_figure
 from ..report.claims import ClaimVerdict
-from ..results.judgements import FAILS, HOLDS, OPEN, all_of, equal, most_of, over_splits, plural, show_interval
+from ..results.intervals import t_interval
+from ..results.judgements import FAILS, HOLDS, OPEN, all_of, equal, most_of, plural, show_interval
 from ..training.batching import mix_seeds
 from ..uncertainty.outputs import gaussian, gaussian_nll
 from ..uncertainty.resampling import Interval
@@ -280,7 +281,9 @@ def check_table11(found: Mapping[str, Stored], published: Mapping[str, Any]) -> 
     if not splits:
         return ClaimVerdict(OPEN, ["No table was run."])
     gaps = {  # how much larger the figure of packed is than that of three deep members
-        table: {name: over_splits((one["packed"][name] - one["deep 3"][name]).tolist(), TEST_SHARE) for name in NAMES}
+        table: {
+            name: t_interval((one["packed"][name] - one["deep 3"][name]).tolist(), overlap=TEST_SHARE) for name in NAMES
+        }
         for table, one in splits.items()
     }
     judged = {

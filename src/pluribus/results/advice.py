@@ -65,11 +65,11 @@ def _choice(found: ComparedGroups, baseline: Group) -> Group | None:
     if leader is None:
         return None
     near = [group for group in better if group is leader or found.relation(group, leader) != "worse"]
-    return min(near, key=lambda group: (_sortable(found.cost(group)), group is not leader))
+    return min(near, key=lambda group: (_known_first(found.cost(group)), group is not leader))
 
 
-def _sortable(cost: float) -> float:
-    return cost if math.isfinite(cost) else math.inf
+def _known_first(cost: float) -> float:
+    return math.inf if math.isnan(cost) else cost
 
 
 def _keep_single(found: ComparedGroups, baseline: Group) -> str:
@@ -90,16 +90,21 @@ def place(found: ComparedGroups) -> list[Sentence]:
     said: dict[str, list[str]] = {}
     others = [group for group in found.groups if group is not baseline]
     for group in sorted(others, key=lambda one: abs(found.gap(one, baseline).value), reverse=True):
-        kind, size = _kind(found, group, baseline), say_size(found.gap(group, baseline), metric)
-        each = {
-            "better": f"{group.label} by {size}{found.say_cost(group)}",
-            "unsettled": _say_unsettled(found, group, baseline) if kind == "unsettled" else "",
-            "within noise": f"{group.label} ({say_number(group, metric)})",
-            "small": f"{group.label} (better by {size}{found.say_cost(group)})",
-            "worse": f"{group.label} by {size}",
-            "": group.label,
-        }
-        said.setdefault(kind, []).append(each[kind])
+        kind, size = found.relation(group, baseline), say_size(found.gap(group, baseline), metric)
+        seeds = found.seeds_to_settle(group, baseline) if kind == "within noise" else None
+        if kind == "better" and not found.is_worth_its_cost(group, baseline):
+            kind, text = "small", f"{group.label} (better by {size}{found.say_cost(group)})"
+        elif kind == "better":
+            text = f"{group.label} by {size}{found.say_cost(group)}"
+        elif seeds:
+            looks = "better" if found.is_better(group, baseline) else "worse"
+            kind = "unsettled"
+            text = f"{group.label} looks {looks}, {say_number(group, metric)} (about {seeds} seeds should decide it)"
+        elif kind == "within noise":
+            text = f"{group.label} ({say_number(group, metric)})"
+        else:
+            text = f"{group.label} by {size}" if kind == "worse" else group.label
+        said.setdefault(kind, []).append(text)
     reference = f"the single network ({name_of(metric)} {say_number(baseline, metric)})"
     least = say_size(Interval(practical_size(baseline, metric)), metric)
     starts = {
@@ -113,28 +118,16 @@ def place(found: ComparedGroups) -> list[Sentence]:
     return [Sentence("result", f"{start}{'; '.join(said[kind])}.") for kind, start in starts.items() if kind in said]
 
 
-def _kind(found: ComparedGroups, group: Group, other: Group) -> str:
-    """The relation in a word; "unsettled" where a few more seeds would tell, "small" where a gain does not matter."""
-    word = found.relation(group, other)
-    if word == "better" and not found.is_worth_its_cost(group, other):
-        return "small"
-    return "unsettled" if word == "within noise" and found.seeds_to_settle(group, other) else word
-
-
-def _say_unsettled(found: ComparedGroups, group: Group, other: Group) -> str:
-    looks = "better" if found.is_better(group, other) else "worse"
-    seeds = found.seeds_to_settle(group, other)
-    return f"{group.label} looks {looks}, {say_number(group, found.metric)} (about {seeds} seeds should decide it)"
-
-
 def warn_of_short_training(found: ComparedGroups) -> list[Sentence]:
-    """Whose loss on validation data still fell when training ended: more epochs would do them good."""
-    short = [group for group in found.groups if is_undertrained(group)]
+    """The groups of which half of the runs or more still improved when training ended."""
+    histories = {group.label: [run.record.get("history") or [] for run in group.runs] for group in found.groups}
+    short = {label: own for label, own in histories.items() if 2 * sum(map(still_improving, own)) >= len(own)}
     if not short:
         return []
-    longer = 2 * max(map(epochs_of, short))
-    text = f"Still improving when training ended: {join_names([g.label for g in short])}. Try --epochs {longer}."
-    return [Sentence("training", text)]
+    longer = 2 * max(len(history) for own in short.values() for history in own)
+    return [
+        Sentence("training", f"Still improving when training ended: {join_names([*short])}. Try --epochs {longer}.")
+    ]
 
 
 def match(found: ComparedGroups) -> list[Sentence]:
@@ -143,7 +136,7 @@ def match(found: ComparedGroups) -> list[Sentence]:
     gain = abs(estimate(top, metric).value - estimate(baseline, metric).value) if baseline else 0.0
     margin = gain or 0.1 * abs(estimate(top, metric).value)
     tied, unclear = list[str](), list[str]()
-    for group in sorted(found.groups, key=lambda one: _sortable(found.cost(one))):
+    for group in sorted(found.groups, key=lambda one: _known_first(found.cost(one))):
         if group in (top, baseline) or found.relation(group, top) != "within noise":
             continue
         gap = found.gap(group, top)
@@ -173,8 +166,8 @@ def advise_by_budget(found: ComparedGroups) -> list[Sentence]:
             "noise."
         ]
     else:
-        texts = [f"Best at {rule}: {choice.label}, {say_value(choice, metric)}."]
-        texts[0] += " It is also the best overall." if choice is top else ""
+        also = " It is also the best overall." if choice is top else ""
+        texts = [f"Best at {rule}: {choice.label}, {say_value(choice, metric)}.{also}"]
     if choice is not top:
         sure = baseline is None or top is baseline or found.relation(top, baseline) == "better"
         caution = "" if sure else "; its gain over the single network may be noise"
@@ -184,7 +177,6 @@ def advise_by_budget(found: ComparedGroups) -> list[Sentence]:
 
 
 LATE = 5  # the last part of training is a fifth of its epochs
-
 LEAST = 4  # epochs, below which nothing can be said
 
 
@@ -205,14 +197,3 @@ def still_improving(rows: Sequence[Mapping[str, Any]]) -> bool:
     late = max(1, len(losses) // LATE)
     before, after = min(losses[:-late]), min(losses[-late:])
     return before - after > 0.01 + 0.02 * abs(before)
-
-
-def is_undertrained(group: Group) -> bool:
-    """Whether the validation loss of half of the group's runs or more still fell when training ended."""
-    told = [still_improving(run.record.get("history") or []) for run in group.runs]
-    return 2 * sum(told) >= len(told)
-
-
-def epochs_of(group: Group) -> int:
-    """How many epochs the longest run of the group had."""
-    return max(len(run.record.get("history") or []) for run in group.runs)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..uncertainty.resampling import Interval
-from .intervals import Spread
-from .quantities import Differences, best, estimate, format_interval, paired_spread, quantity
+from .quantities import best, difference, estimate, format_interval, paired_spread, quantity
 from .store import Group, has_classes
 
 
@@ -28,33 +27,32 @@ class ComparedGroups:
     metric: str
     top: Group
     baseline: Group | None
-    differences: Differences
+    known: dict[tuple[Group, Group, str], Interval] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, groups: list[Group], differences: Differences) -> ComparedGroups | None:
+    def of(cls, groups: list[Group]) -> ComparedGroups | None:
         """The groups by NLL, or by accuracy or RMSE where more groups have a finite one; None where none has any."""
         spare = "accuracy" if has_classes(groups[0].record["task"]) else "rmse"
         finite = {name: sum(math.isfinite(estimate(one, name).value) for one in groups) for name in ("nll", spare)}
         metric = "nll" if finite["nll"] >= finite[spare] and finite["nll"] else spare
         top = best(groups, metric)
         baseline = next((group for group in groups if group.is_baseline), None)
-        return cls(groups, metric, top, baseline, differences) if top else None
+        return cls(groups, metric, top, baseline) if top else None
 
-    def gap(self, first: Group, second: Group) -> Interval:
-        """How much larger the main metric of the first group is."""
-        return self.differences.between(first, second, self.metric)
+    def gap(self, first: Group, second: Group, name: str = "") -> Interval:
+        """How much larger a quantity of the first group is, by default the main metric; computed once."""
+        key = first, second, name or self.metric
+        if key not in self.known:
+            self.known[key] = difference(*key)
+        return self.known[key]
 
-    def relation(self, first: Group, second: Group) -> str:
-        """How the first group stands beside the second, in words."""
-        return relation(self.gap(first, second), self.metric)
-
-    def spread(self, first: Group, second: Group) -> Spread | None:
-        """What the paired difference of the main metric varies with."""
-        return paired_spread(first, second, self.metric)
+    def relation(self, first: Group, second: Group, name: str = "") -> str:
+        """How the first group compares with the second, in words."""
+        return relation(self.gap(first, second, name), name or self.metric)
 
     def seeds_to_settle(self, first: Group, second: Group) -> int | None:
         """How many seeds would distinguish the two, if the difference is what it seems; None: too many to try."""
-        found = self.spread(first, second)
+        found = paired_spread(first, second, self.metric)
         return found.seeds_to_settle() if found else None
 
     def is_worth_its_cost(self, group: Group, baseline: Group) -> bool:
@@ -83,7 +81,6 @@ class ComparedGroups:
 
 
 PASS = 1.25  # of the single network's deployed latency and mult-adds: what counts as the cost of one network
-
 SMALL, SMALL_SHARE = 0.01, 0.001  # of the metric, or of its nats for densities; of shares: 0.1 points
 
 

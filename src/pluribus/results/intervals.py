@@ -12,16 +12,20 @@ from .._common.optional import require
 from ..uncertainty.resampling import LEVEL, Interval, draw_weights, percentile_interval
 
 
-def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
-    """The mean of independent values and its interval by Student's t; one value has no interval.
+def t_interval(values: Sequence[float], level: float = LEVEL, overlap: float = 0.0) -> Interval:
+    """The mean of values and its interval by Student's t; one value, or equal ones, have no interval.
+
+    Args:
+        overlap: test rows / training rows, for values of random splits of one table: their training rows overlap, so
+            the variance of the mean is (1/n + overlap) times that of the values (Nadeau and Bengio 2003)
 
     >>> t_interval([1.0, 2.0, 3.0])
     Interval(value=2.0, low=-0.48..., high=4.48...)
     """
-    mean = float(np.mean(values))
-    if len(values) < 2:
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2 or np.ptp(values) == 0:
         return Interval(mean)
-    half = t_quantile(len(values) - 1, level) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = t_quantile(count - 1, level) * float(np.std(values, ddof=1)) * math.sqrt(1 / count + overlap)
     return Interval(mean, mean - half, mean + half)
 
 
@@ -29,7 +33,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
 class Spread:
     """A mean over seeds and what it varies with: the test rows that were drawn, and the seeds of training.
 
-    The model is value[seed] = mean + rows + seed. All seeds are judged on the same rows, so the variance from drawing
+    The model is value[seed] = mean + rows + seed. All seeds are evaluated on the same rows, so the variance from drawing
     other rows, `rows`, does not fall with more seeds; that between seeds does. Few seeds say little about how much
     training varies, so their variance is shrunk towards that of the rows, which counts as `PRIOR` further seeds (a
     scaled inverse chi-squared prior, as in the moderated t-test of Smyth 2004). Test accuracies of repeated trainings
@@ -87,23 +91,12 @@ class Spread:
 
 
 PRIOR = 2.0  # seeds' worth: of 1 to 4, chosen by simulated coverage and power (tests/results/test_verdict.py)
-
 MANY = 20  # seeds, more than anybody tries
 
 
 def t_quantile(degrees: float, level: float = LEVEL) -> float:
     """The quantile of Student's t."""
     return float(require("scipy.special", "an interval over seeds", "report").stdtrit(degrees, (1 + level) / 2))
-
-
-def all_alike_interval(value: float, rows: int, level: float = LEVEL) -> Interval:
-    """The interval of a share, or of a difference of shares, that is the same in all rows: the exact binomial one.
-
-    >>> all_alike_interval(1.0, 100)
-    Interval(value=1.0, low=0.963..., high=1.036...)
-    """
-    bound = 1 - ((1 - level) / 2) ** (1 / rows)
-    return Interval(value, value - bound, value + bound)
 
 
 def bootstrap_interval(statistic: Callable[[np.ndarray], np.ndarray], examples: int, level: float = LEVEL) -> Interval:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
 from .._common.text_tables import plural as plural
 from ..uncertainty.resampling import Interval
-from .intervals import t_quantile
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "inconclusive"
 
@@ -74,20 +70,6 @@ def count_judgements(judgements: Sequence[str], what: str) -> str:
     if counts[OPEN]:
         said += f", {counts[OPEN]} {'is' if counts[OPEN] == 1 else 'are'} inconclusive"
     return f"{said}."
-
-
-def over_splits(differences: Sequence[float], test_share: float) -> Interval:
-    """The mean of differences over random splits of one table, with the interval of Nadeau and Bengio (2003).
-
-    Splits share most of their training rows, so a plain t-interval is too narrow: the variance of the mean is taken as
-    (1/n + test rows / training rows) times that of the differences.
-    """
-    values, n = np.asarray(differences, float), len(differences)
-    mean = float(values.mean())
-    if n < 2:
-        return Interval(mean)
-    half = t_quantile(n - 1) * float(values.std(ddof=1)) * math.sqrt(1 / n + test_share)
-    return Interval(mean, mean - half, mean + half)
 
 
 def show_interval(found: Interval, digits: int = 3) -> str:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..uncertainty.metrics import BINS, METRICS
-from ..uncertainty.resampling import Interval, draw_weights
-from .intervals import Spread, all_alike_interval
+from ..uncertainty.resampling import Interval, all_alike_interval, draw_weights
+from .intervals import Spread
 from .store import Group, Result, has_classes
 
 FEW = 20  # test rows, below which resampling them says nothing
@@ -126,25 +126,6 @@ def paired_spread(first: Group, second: Group, name: str) -> Spread | None:
     return Spread.over(gaps, np.stack(alike, 1) if whole else None)
 
 
-class Differences:
-    """Paired differences, each computed once: sentences, tables and cells ask for the same ones."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[Group, Group, str], Interval] = {}
-
-    def between(self, first: Group, second: Group, name: str) -> Interval:
-        """What `difference` gives."""
-        key = first, second, name
-        if key not in self._found:
-            self._found[key] = difference(*key)
-        return self._found[key]
-
-
-def over_seeds(groups: Sequence[Group]) -> bool:
-    """Whether intervals say how much training varies (several seeds), and not only the test examples."""
-    return all(len(group.by_seed) >= 2 for group in groups)
-
-
 def ood_score(result: Result) -> str:
     """The score that tells outside from inside data on the page: MSP, or the total variance, where stored."""
     scores = [score for found in (result.record.get("outside") or {}).values() for score in found]
@@ -156,21 +137,17 @@ def distance_groups(groups: Sequence[Group]) -> list[Group]:
     found = []
     for group in (one for one in groups if one.is_baseline):
         for kind, name in DISTANCES.items():
-            outside = [run.record.get("outside") or {} for run in group.runs]
-            if all(sets and all(kind in scores for scores in sets.values()) for sets in outside):
-                runs = (_scored_by(run, kind, f"{group.label} + {name}") for run in group.runs)
-                found.append(Group(f"{group.label} + {name}", tuple(runs)))
+            sets = [scores for run in group.runs for scores in (run.record.get("outside") or {"": {}}).values()]
+            if all(kind in scores for scores in sets):
+                label, runs = f"{group.label} + {name}", []
+                for run in group.runs:  # with this score in the place of the usual one
+                    outside = {key: {ood_score(run): scores[kind]} for key, scores in run.record["outside"].items()}
+                    runs.append(Result({**run.record, "label": label, "outside": outside}, run.columns, run.path))
+                found.append(Group(label, tuple(runs)))
     return found
 
 
 DISTANCES = {"neighbours": "kNN", "mahalanobis": "Mahalanobis"}  # of `pb.feature_distance`
-
-
-def _scored_by(run: Result, kind: str, label: str) -> Result:
-    """The run with this score in the place of the usual one."""
-    usual = ood_score(run)
-    outside = {name: {usual: scores[kind]} for name, scores in run.record["outside"].items()}
-    return Result({**run.record, "label": label, "outside": outside}, run.columns, run.path)
 
 
 def best(groups: Sequence[Group], name: str) -> Group | None:
@@ -269,18 +246,20 @@ def _resample_examples(first: Result, second: Result, name: str) -> np.ndarray |
     if name not in table:
         return None
     needs, statistic = table[name]
-    one, other = ([run.columns.get(f"{part}/{need}") for need in needs] for run in (first, second))
-    columns = [np.asarray(column) for column in (*one, *other) if column is not None]
-    targets = [run.columns.get("test/target") for run in (first, second)]
-    block = int(first.record.get("block") or 1)
-    if len(columns) < 2 * len(needs) or len({len(column) for column in columns}) != 1:
+    names = [f"{part}/{need}" for need in needs]
+    if not all({*names, "test/target"} <= run.columns.keys() for run in (first, second)):
         return None
-    rows, rest = divmod(len(columns[0]), block)
-    if rest or rows < FEW or targets[0] is None or targets[1] is None or not np.array_equal(targets[0], targets[1]):
+    columns = [np.asarray(run.columns[name]) for run in (first, second) for name in names]
+    targets, block, half = (
+        [run.columns["test/target"] for run in (first, second)],
+        first.record.get("block"),
+        len(names),
+    )
+    rows, rest = divmod(len(columns[0]), block := int(block or 1))
+    if rest or rows < FEW or len({len(column) for column in columns}) != 1 or not np.array_equal(*targets):
         return None
     if not all(np.isfinite(column).all() for column in columns):
         return None
-    half = len(needs)
 
     def gap(weights: np.ndarray) -> np.ndarray:
         weights = np.repeat(weights, block, axis=1) if block > 1 else weights
@@ -337,11 +316,8 @@ IMAGE_STATISTICS: dict[str, tuple[tuple[str, ...], Statistic]] = {  # of sums ov
 # ---------------------------------------------------------------- the table
 
 SHIFT = {"cacc": "accuracy", "cnll": "nll", "cece": "ece"}
-
 OOD = ("auroc", "aupr", "fpr95")
-
 PARTS = ("train", "scaled")  # "train_accuracy": on training rows; "scaled_nll": after temperature scaling
-
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
 _OWN = "by mutual information; single network and MIMO: MSP"
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")

@@ -17,9 +17,7 @@ from .._common.untrusted import Number, check_shape, is_disk_error, parse_json
 from ..data.unpacking import read_npz
 
 FORMAT = 1
-
 SUFFIX = ".npz"
-
 BASELINE = "single"  # the method that all others are compared with: one plain network
 
 
@@ -115,20 +113,19 @@ def read(path: str | os.PathLike[str]) -> Result:
     return Result(record, columns, path)
 
 
-def read_all(folder: str | os.PathLike[str], known: Iterable[Result] = ()) -> tuple[list[Result], list[Damaged]]:
+def read_all(folder: str | os.PathLike[str]) -> tuple[list[Result], list[Damaged]]:
     """Every run of a study folder (or of a folder of result files) in the order of names, and what is damaged."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"read_all: there is no folder {str(folder)!r}.")
     folder = folder / "results" if (folder / "results").is_dir() else folder
-    earlier = {result.path: result for result in known}
     results: list[Result] = []
     damaged: list[Damaged] = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name.startswith("."):
             continue
         try:
-            results.append(earlier.get(path) or read(path))
+            results.append(read(path))
         except Damaged as error:
             damaged.append(error)
     return results, damaged
@@ -194,7 +191,7 @@ def _check_record(record: Any) -> None:
 
 
 def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> None:
-    """Refuse columns that no judging of a run gives; what reads them relies on it."""
+    """An error for columns that no evaluation of a run gives: what reads them relies on it."""
     for name, column in columns.items():
         room, _, kind = name.rpartition("/")
         text = kind in TEXTS
@@ -218,15 +215,10 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
 
 
 TASKS = ("classification", "regression", "multilabel", "segmentation")
-
 MAPS = ("truth_map", "label_map", "total_map", "epistemic_map")
-
 TABLES = ("member_label", "pictures", "gaps", "both", "either", *MAPS)  # columns with several values for each row
-
 TEXTS = ("reason", "text")
-
 MOST_SEVERE = 100
-
 _FIGURES = {str: (Number, None)}
 
 DEPLOYED = {  # by `pb.freeze`; latencies by the number of rows

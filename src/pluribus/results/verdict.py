@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ..uncertainty.summary import LEVEL
 from .advice import advise, advise_by_budget, match, place, recommend, warn_of_short_training
-from .comparison_phrases import ComparedGroups, Sentence, join_names, relation, say_gap, say_value
-from .quantities import Differences, best, distance_groups, estimate, format_interval, ood_score, over_seeds
+from .comparison_phrases import ComparedGroups, Sentence, join_names, say_gap, say_value
+from .quantities import best, distance_groups, estimate, format_interval, ood_score
 from .store import Group, Result, group_runs
 
 
@@ -40,31 +40,26 @@ class Verdict:
         return self.choice.label if self.choice else ""
 
 
-def verdicts(results: Iterable[Result], differences: Differences | None = None) -> list[Verdict]:
+def verdicts(results: Iterable[Result]) -> list[Verdict]:
     """One verdict for each data set and model, in words and as a table, from nothing but stored results.
 
     Methods are ordered by NLL where every run has one, and by accuracy or RMSE otherwise. A method is called better or
     worse than another only where the 95 % interval of the paired difference leaves zero out.
-
-    Args:
-        differences: those computed so far, which are not computed again
 
     >>> record = dict(run="a", method="single", label="single", data="digits", task="classification", seed=0)
     >>> run = Result(record | {"settings": {}, "metrics": {"nll": {"value": 0.1}}, "cost": {}})
     >>> verdicts([run])[0].sentences[0].text
     'Only one method ran: single, NLL 0.100.'
     """
-    differences = differences or Differences()
-    return [_compare(data, model, groups, differences) for (data, model), groups in group_runs(results).items()]
-
-
-def _compare(data: str, model: str, groups: list[Group], differences: Differences) -> Verdict:
-    found = ComparedGroups.of(groups, differences)
-    if found is None:
-        text = "No run has a finite NLL, accuracy or error: there is nothing to compare."
-        return Verdict(data, model, groups, [Sentence("result", text)])
-    sentences = [sentence for part in PARTS for sentence in part(found)]
-    return Verdict(data, model, groups, sentences, found, recommend(found))
+    given = []
+    for (data, model), groups in group_runs(results).items():
+        if found := ComparedGroups.of(groups):
+            sentences = [sentence for part in PARTS for sentence in part(found)]
+            given.append(Verdict(data, model, groups, sentences, found, recommend(found)))
+        else:
+            text = "No run has a finite NLL, accuracy or error: there is nothing to compare."
+            given.append(Verdict(data, model, groups, [Sentence("result", text)]))
+    return given
 
 
 # ---------------------------------------------------------------- sentences about everything else
@@ -85,12 +80,13 @@ def _also(topic: str, name: str, praise: str) -> Callable[[ComparedGroups], list
         text = f"{leader.label} {praise}, {value}"
         if baseline is None or baseline is leader:
             return [Sentence(topic, f"{text}.")]
-        gap, other = found.differences.between(leader, baseline, name), say_value(baseline, name, praise)
+        gap, other = found.gap(leader, baseline, name), say_value(baseline, name, praise)
         compared = {
             "better": f"the single network has {other}, a difference of {say_gap(gap, name)}",
             "within noise": f"no clear difference from the single network ({say_gap(gap, name)})",
         }
-        text += f"; {compared.get(relation(gap, name), f'the single network has {other} (one seed: no interval)')}"
+        unknown = f"the single network has {other} (one seed: no interval)"
+        text += f"; {compared.get(found.relation(leader, baseline, name), unknown)}"
         if leader in alone:
             text += "; for that, one network and a distance in its features are enough"
         return [Sentence(topic, f"{text}.")]
@@ -122,35 +118,28 @@ SCORES = {"msp": "1 − confidence (MSP)", "total": "total variance"}
 
 
 def _diversity(found: ComparedGroups) -> list[Sentence]:
-    values = {
-        group.label: estimate(group, "disagreement").value
-        for group in found.groups
-        if group is not found.baseline and int(group.record.get("size") or 1) > 1
-    }
-    values = {label: number for label, number in values.items() if math.isfinite(number)}
+    several = [one for one in found.groups if not one.is_baseline and int(one.record.get("size") or 1) > 1]
+    values = sorted((estimate(group, "disagreement").value, group.label) for group in several)
+    values = [one for one in values if math.isfinite(one[0])]
     if len(values) < 2:
         return []
-    most, least = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-    text = f"The members of {most} disagree most, on {100 * values[most]:.1f} % of test examples; "
-    return [Sentence("diversity", f"{text}those of {least} least, on {100 * values[least]:.1f} %.")]
+    (low, least), (high, most) = values[0], values[-1]
+    text = f"The members of {most} disagree most, on {100 * high:.1f} % of test examples; those of {least} least, on "
+    return [Sentence("diversity", f"{text}{100 * low:.1f} %.")]
 
 
 def _certainty(found: ComparedGroups) -> list[Sentence]:
     groups = found.groups
     seeds = {len(group.by_seed) for group in groups}
     number = str(min(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    if over_seeds(groups):
-        text = f"Intervals (95 %) cover the choice of test examples and how training varies over {number} seeds."
-    elif seeds == {1}:
+    if seeds == {1}:
         text = (
             "One seed: intervals of differences (95 %) cover the choice of test examples and assume that training "
             "varies them as much. Run at least three seeds before you rely on small differences."
         )
     else:
-        text = (
-            f"The methods have {number} seeds: differences are paired over common seeds; intervals (95 %) cover the "
-            "choice of test examples and how training varies."
-        )
+        text = f"Intervals (95 %) cover the choice of test examples and how training varies over {number} seeds."
+        text += " Differences are paired over common seeds." if len(seeds) > 1 else ""
     if len(groups) > 2:
         text += " Intervals are not corrected for multiple comparisons."
     return [Sentence("certainty", text)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,15 +50,13 @@ def abstain(
         raise TypeError(f"abstain: needs a Classification, but got a {type(prediction).__name__}.")
     check_share("abstain", "risk", risk)
     check_share("abstain", "confidence", confidence)
-    if candidates < 1:
-        raise ValueError(f"abstain: candidates must be at least 1, but it is {candidates}.")
     refuse_multi_label("abstain", prediction.log_mean, prediction.class_dim)
     shape = prediction.label.shape
     _, judged = judged_labels(prediction.log_members, tensor_of(target), prediction.class_dim, "abstain")
     prediction, target, rows = labelled_examples("abstain", prediction, target)
     check_one_label_each("abstain", rows)
     values = _check_scores(prediction.score(score) if isinstance(score, str) else score, shape, judged)
-    counts, level = _counts(len(target), risk, 1 - confidence, candidates)
+    counts, level = _counts(len(target), risk, 1 - confidence, max(candidates, 1))
     wrong = (prediction.label != target).cpu().numpy()
     ordered = np.append(np.sort(values), np.inf)
     name = score if isinstance(score, str) else "given"
@@ -70,12 +68,13 @@ def abstain(
             errors, keeps, value = tried[-1]
             found = value, name, keeps / len(target), upper_bound(errors, keeps, level), risk, confidence
             return Threshold(*found, keeps, errors, len(target), len(counts))
-    least, errors, keeps = _least(tried, level)
+    least, errors, keeps = min((upper_bound(errors, keeps, level), errors, keeps) for errors, keeps, _ in tried)
+    digits = 1 - math.floor(math.log10(least))
     raise ValueError(
         f"abstain: no threshold of {name} keeps the error at most {risk:g} with confidence {confidence:g}: "
         f"the lowest that can be guaranteed is {least:.4g}, keeping {keeps / len(target):.1%} "
-        f"({errors} errors in {keeps:,}). Allow risk={_round_up(least):g}, give more validation examples, "
-        "or use another score."
+        f"({errors} errors in {keeps:,}). Allow risk={min(1.0, math.ceil(least * 10**digits) / 10**digits):g}, give "
+        "more validation examples, or use another score."
     )
 
 
@@ -129,13 +128,11 @@ class Threshold:
 
     def explain(self) -> str:
         """What is kept and what is promised, as text."""
-        return "\n".join(
-            [
-                f"answer if {self.score} < {self.value:.6g}, abstain otherwise: keeps {self.coverage:.1%}",
-                f"  {self.errors} errors in {self.kept:,} of {self.examples:,} validation examples",
-                f"  with confidence {self.confidence:g}, the error on what is kept is at most {self.bound:.4g} "
-                f"(asked: {self.risk:g}; one of {self.candidates} thresholds tried)",
-            ]
+        return (
+            f"answer if {self.score} < {self.value:.6g}, abstain otherwise: keeps {self.coverage:.1%}\n"
+            f"  {self.errors} errors in {self.kept:,} of {self.examples:,} validation examples\n"
+            f"  with confidence {self.confidence:g}, the error on what is kept is at most {self.bound:.4g} "
+            f"(asked: {self.risk:g}; one of {self.candidates} thresholds tried)"
         )
 
 
@@ -143,22 +140,16 @@ def upper_bound(errors: int, examples: int, level: float) -> float:
     """The exact upper confidence bound of an error rate (Clopper and Pearson): it is too low at most at `level`."""
     if errors >= examples:
         return 1.0
-    return _bisect(errors / examples, 1.0, lambda rate: _binomial_cdf(errors, examples, rate) > level)[1]
+    low, high = errors / examples, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _binomial_cdf(errors, examples, middle) > level else (low, middle)
+    return high
 
 
 def lower_bound(errors: int, examples: int, level: float) -> float:
     """The exact lower confidence bound of an error rate (Clopper and Pearson): it is too high at most at `level`."""
-    if not errors:
-        return 0.0
-    return _bisect(0.0, errors / examples, lambda rate: 1 - _binomial_cdf(errors - 1, examples, rate) < level)[0]
-
-
-def _bisect(low: float, high: float, is_above: Callable[[float], bool]) -> tuple[float, float]:
-    """The ends between which what is sought lies: it is above `low`, and not above `high`."""
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_above(middle) else (low, middle)
-    return low, high
+    return 1 - upper_bound(examples - errors, examples, level)  # what is no error in place of errors
 
 
 def _binomial_cdf(errors: int, examples: int, rate: float) -> float:
@@ -169,15 +160,6 @@ def _binomial_cdf(errors: int, examples: int, rate: float) -> float:
     ways = np.cumsum(np.log(np.append(1.0, (examples - k[1:] + 1) / k[1:])))  # logarithms of binomial coefficients
     terms = ways + k * math.log(rate) + (examples - k) * math.log1p(-rate)
     return min(1.0, float(np.exp(terms - terms.max()).sum() * math.exp(terms.max())))
-
-
-def _least(tried: list[tuple[int, int, float]], level: float) -> tuple[float, int, int]:
-    """The lowest bound among candidates, with its errors and examples."""
-    least = 1.0, *tried[0][:2]
-    for errors, examples, _ in tried:
-        if _binomial_cdf(errors, examples, least[0]) <= level:
-            least = upper_bound(errors, examples, level), errors, examples
-    return least
 
 
 def _counts(examples: int, risk: float, level: float, candidates: int) -> tuple[list[int], float]:
@@ -196,7 +178,7 @@ def _counts(examples: int, risk: float, level: float, candidates: int) -> tuple[
 
 
 def _check_scores(score: Column, shape: Sequence[int], judged: Tensor) -> np.ndarray:
-    """The scores of the judged labels; given ones may be of those, or of all labels."""
+    """The scores of the labels that count; given ones may be of those, or of all labels."""
     values = tensor_of(score)
     if values.shape == shape:
         values = values[judged.to(values.device)]
@@ -206,8 +188,3 @@ def _check_scores(score: Column, shape: Sequence[int], judged: Tensor) -> np.nda
             f"have the shape {tuple(values.shape)} and {int((~values.isfinite()).sum())} are not finite."
         )
     return values.double().cpu().numpy()
-
-
-def _round_up(bound: float) -> float:
-    digits = 1 - math.floor(math.log10(bound))
-    return min(1.0, math.ceil(bound * 10**digits) / 10**digits)

@@ -1,4 +1,4 @@
-"""Calibration of the whole ensemble: what is fitted is judged on examples it was not fitted to."""
+"""Calibration of the whole ensemble: what is fitted is scored on examples it was not fitted to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from .prediction import Prediction, check_any_batch
 from .regression import Regression
 
 TIMES, NONE = ("before", "after"), ("none", "before")
-
 IMPOSSIBLE = math.log(torch.finfo(torch.float32).tiny)  # stands for the logarithm of a probability of zero
 
 
@@ -39,7 +38,7 @@ def calibrate(
 ) -> Calibrated:
     """The ensemble with calibrated probabilities (regression: variances), by the method that does best held out.
 
-    Every candidate is fitted on all folds but one and judged on that one; the one with the lowest held-out NLL of
+    Every candidate is fitted on all folds but one and scored on that one; the one with the lowest held-out NLL of
     the pooled prediction is fitted once more on everything. Temperature and vector scaling: Guo et al., *On
     Calibration of Modern Neural Networks*; isotonic: Zadrozny and Elkan, one class against the rest, renormalised.
     Before pooling, one scaling is shared by all members, so that their disagreement is kept; after pooling the
@@ -54,7 +53,7 @@ def calibrate(
         validation: a loader of (x, y), a tuple (x, y), or a tuple (prediction, y); not the training data
         method: "temperature", "vector", "isotonic" or "none"; regression: "variance" or "none"; "auto": the best
         when: "before" pooling, on every member's log probabilities, or "after", on those of the mean
-        folds: parts of the validation data that candidates are judged on in turn
+        folds: parts of the validation data that candidates are scored on in turn
         seed: of the split into folds
         batch_size: rows in one call of `predict`
         device: where it predicts; by default where the ensemble is
@@ -95,7 +94,7 @@ class Calibrated:
         table: one row for each candidate, best first: method, when, held-out nll, ece and accuracy (regression: rmse),
             and `gain`, how much lower the nll is than without calibration, with its standard error `gain_error`
         examples: how many validation examples it was fitted on
-        folds: how many parts the candidates were judged on
+        folds: how many parts the candidates were scored on
 
     >>> logits, target = 5 * torch.randn(3, 200, 4), torch.arange(200) % 4
     >>> calibrated = pb.calibrate(Classification.from_logits(logits), target, method="temperature", when="before")
@@ -146,7 +145,7 @@ class Calibrated:
         second = "rmse" if isinstance(self.scaling, Variance) else "ece"
         lines = [
             f"{self.method} {where}: {self.scaling.explain()}",
-            f"  judged by held-out NLL: {self.folds} folds of {self.examples:,} examples",
+            f"  chosen by held-out NLL: {self.folds} folds of {self.examples:,} examples",
             f"  {'method':<12} {'when':<7} {'nll':>8} {second:>8}  gain in nll",
         ]
         for row in self.table:
@@ -183,12 +182,9 @@ def observe(
             f"{type(validation).__name__}. Give the targets too; wrap a data set in a DataLoader."
         )
     found: Observed = []
-    for item in validation:
-        x, y = split_item(item)
+    for x, y in (split_item(item) for item in validation):
         if y is None:
-            raise TypeError(
-                f"{name}: the loader must give pairs (x, y), but it gives a {type(item).__name__} without targets."
-            )
+            raise TypeError(f"{name}: the loader must give pairs (x, y), but it gives no targets.")
         x = tuple(x) if isinstance(x, list) else x  # several inputs, not a loader of them
         found.append((ensemble.predict(x, batch_size=batch_size, device=device), tensor_of(y)))
     check_any_batch(found)
@@ -202,7 +198,7 @@ def join_observed(observed: Observed) -> tuple[Any, Tensor]:
 
 
 def join_examples(name: str, observed: Observed) -> LabelledExamples:
-    """The labels that are judged, of all batches together."""
+    """The labels that count, of all batches together."""
     parts: list[LabelledExamples] = []
     before = 0
     for prediction, target in observed:
@@ -215,7 +211,7 @@ def join_examples(name: str, observed: Observed) -> LabelledExamples:
     return labelled_examples(name, together, torch.cat(targets))._replace(row=torch.cat(rows))
 
 
-# ---------------------------------------------------------------- judging the candidates
+# ---------------------------------------------------------------- scoring the candidates
 
 
 def _candidates(method: str, when: str, members: int) -> list[tuple[str, str]]:
@@ -257,9 +253,8 @@ def _judge_held_out(method: str, rows: Tensor, target: Tensor, fold: Tensor) -> 
         held, rest = (fold == one).nonzero()[:, 0], (fold != one).nonzero()[:, 0]
         log_p = log_mean_exp(CALIBRATIONS[method](rows[:, rest], target[rest])(rows[:, held])).double()
         confidence, label = log_p.max(-1)
-        found[:, held] = torch.stack(
-            [label_nll(log_p, target[held]), confidence.exp(), (label == target[held]).double()]
-        )
+        right = (label == target[held]).double()
+        found[:, held] = torch.stack([label_nll(log_p, target[held]), confidence.exp(), right])
     return found
 
 
@@ -268,7 +263,8 @@ def _table(judged: dict[tuple[str, str], Tensor], row: Tensor) -> list[dict[str,
     for (method, when), (nll, confidence, right) in judged.items():
         line = {"method": method, "when": when if method != "none" else "", "nll": nll.mean().item()}
         line |= {"ece": ece(confidence, right), "accuracy": right.mean().item()}
-        rows.append(line | _gain(_mean_by_row(judged[NONE][0] - nll, row)))
+        by_row = torch.bincount(row, judged[NONE][0] - nll) / torch.bincount(row)
+        rows.append(line | _gain(by_row))
     return sorted(rows, key=lambda row: row["nll"])
 
 
@@ -294,21 +290,13 @@ def _calibrate_regression(
     for one in range(folds):
         factor[fold == one] = squares[fold != one].mean()
     log_scale = torch.log(2 * math.pi * variance)
-    judged = {
-        "none": 0.5 * (log_scale + squares),
-        "variance": 0.5 * (log_scale + factor.log() + squares / factor),
-    }
-    best = method if method != "auto" else min(judged, key=lambda m: judged[m].mean().item())
+    plain, scaled = 0.5 * (log_scale + squares), 0.5 * (log_scale + factor.log() + squares / factor)
     rmse = (target - prediction.mean).square().mean().sqrt().item()
     rows: list[dict[str, Any]] = [
-        {"method": m, "when": "", "nll": v.mean().item(), "rmse": rmse}
-        | _gain((judged["none"] - v).reshape(len(v), -1).mean(1))
-        for m, v in judged.items()
+        {"method": name, "when": "", "nll": nll.mean().item(), "rmse": rmse} | _gain((plain - nll).flatten(1).mean(1))
+        for name, nll in (("none", plain[:, None]), ("variance", scaled[:, None]))
     ]
+    rows.sort(key=lambda row: row["nll"])
+    best = rows[0]["method"] if method == "auto" else method
     scaling = Variance(squares.mean().item() if best == "variance" else 1.0)
-    return Calibrated(source, best, "", scaling, sorted(rows, key=lambda row: row["nll"]), len(target), folds)
-
-
-def _mean_by_row(values: Tensor, row: Tensor) -> Tensor:
-    count = torch.bincount(row)
-    return torch.zeros(len(count), dtype=values.dtype).index_add_(0, row, values) / count
+    return Calibrated(source, best, "", scaling, rows, len(target), folds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,14 +134,8 @@ def fit_vector(log_p: Tensor, target: Tensor) -> Vector:
     classes, centre = log_p.shape[-1], 1 / fit_temperature(log_p, target).value
     weights = torch.full((classes,), centre, dtype=torch.float64, requires_grad=True)
     biases = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [weights, biases],
-        max_iter=200,
-        history_size=20,
-        tolerance_grad=1e-8,
-        tolerance_change=1e-12,
-        line_search_fn="strong_wolfe",
-    )
+    search: dict[str, Any] = {"history_size": 20, "tolerance_grad": 1e-8, "tolerance_change": 1e-12}
+    optimizer = torch.optim.LBFGS([weights, biases], max_iter=200, line_search_fn="strong_wolfe", **search)
 
     def closure() -> float:
         optimizer.zero_grad()

@@ -13,7 +13,6 @@ from .._common.text_tables import align_columns, some_of
 from .._common.trees import IGNORED
 
 Column = Tensor | np.ndarray | Sequence[float] | Sequence[int] | Sequence[bool]
-
 SHOWN = 6  # rows of a prediction that are printed
 
 
@@ -28,9 +27,8 @@ def tensor_of(values: Any) -> Tensor:
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"values must be numbers in a tensor, an array or a list, but they are a {type(values).__name__} "
-            f"that does not hold numbers ({error}). Give numbers; for class names, their positions in the list of "
-            "classes."
+            f"values must be numbers in a tensor, an array or a list, but got a {type(values).__name__} ({error}). For "
+            "class names, give their positions in the list of classes."
         ) from None
 
 
@@ -46,7 +44,7 @@ def rows_index(rows: Any) -> Any:
 def judged_labels(
     members: Tensor, target: Tensor | np.ndarray, class_dim: int, name: str = "target", ignore: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The targets as class numbers, and which of them are judged: all but -100 and `ignore`; both (batch, ...)."""
+    """The targets as class numbers, and which of them count: all but -100 and `ignore`; both (batch, ...)."""
     given = tensor_of(target).to(members.device)
     given = given if given.is_floating_point() else given.long()  # in eight bits, 156 is -100
     left_out = given == IGNORED if ignore is None else (given == IGNORED) | (given == ignore)
@@ -142,7 +140,7 @@ def refuse_multi_label(name: str, log_mean: Tensor, class_dim: int) -> None:
 
 
 def check_one_label_each(name: str, rows: Tensor) -> None:
-    """Refuse rows of the batch with more than one label that is judged.
+    """Refuse rows of the batch with more than one label that counts.
 
     Args:
         rows: the row of each label

@@ -16,7 +16,6 @@ from .checks import check_classes, check_numeric, judged_labels, rows_index, sho
 from .outputs import log_mean_exp, two_classes, wide
 
 SCORES = ("msp", "max_logit", "energy", "entropy", "mutual_information", "variation_ratio")
-
 CHUNK = 2**18  # numbers worked on at once: few enough to stay in a processor's cache
 
 
@@ -99,11 +98,9 @@ class Classification:
         >>> Classification.cat([Classification.from_logits(torch.zeros(2, rows, 3)) for rows in (4, 1)]).mean.shape
         torch.Size([5, 3])
         """
-        shapes = {(p.size, p.classes, p.class_dim, p.logits is None) for p in parts}
-        if len(shapes) != 1:
+        if len({(p.size, p.classes, p.class_dim, p.logits is None) for p in parts}) != 1:
             raise ValueError(
-                "cat: all parts must have the same members, classes and class_dim, and all or none logits, but there "
-                f"are {sorted(shapes) or 'no parts'}."
+                "cat: all parts must have the same members, classes and class_dim, and all or none logits."
             )
         logits = [p.logits for p in parts if p.logits is not None]
         log_members = torch.cat([p.log_members for p in parts], 1)
@@ -222,15 +219,15 @@ class Classification:
         example  label  confidence  total  aleatoric  epistemic
               0      0       0.800  0.500      0.468      0.032
         """
-        what = f"Classification of {plural(len(self), 'example')} by {plural(self.size, 'member')}, "
+        by = f"by {plural(self.size, 'member')}, {self.classes} classes"
         if self.log_members.is_meta or not len(self):
-            return f"{what}{self.classes} classes"
-        if self.label.ndim > 1:
-            what = f"Classification of {' x '.join(map(str, self.label.shape))} by {plural(self.size, 'member')}, "
+            return f"Classification of {plural(len(self), 'example')} {by}"
         names = ("label", "confidence", "total", "aleatoric", "epistemic")
-        columns = {name: getattr(self, name).flatten(1).double().mean(1) if self.label.ndim > 1 else getattr(self, name)
-                   for name in names[self.label.ndim > 1 :]}  # fmt: skip
-        return f"{what}{self.classes} classes\n{show_rows(columns, len(self))}"
+        if self.label.ndim == 1:
+            columns = {name: getattr(self, name) for name in names}
+            return f"Classification of {plural(len(self), 'example')} {by}\n{show_rows(columns, len(self))}"
+        columns = {name: getattr(self, name).flatten(1).double().mean(1) for name in names[1:]}
+        return f"Classification of {' x '.join(map(str, self.label.shape))} {by}\n{show_rows(columns, len(self))}"
 
     def __getitem__(self, rows: Any) -> Classification:
         """Some rows of the batch: a slice, a list, a mask or one number (which stays a batch)."""
@@ -280,7 +277,7 @@ class Classification:
         """Kullback-Leibler divergence of two members, averaged over ordered pairs; 0 for one member: (batch)."""
         return torch.cat([_pairwise_kl(part, self.class_dim) for part in self._chunks()])
 
-    # ---------------------------------------------------------------- beside the targets
+    # ---------------------------------------------------------------- compared with the targets
 
     def log_likelihood(self, target: Tensor | np.ndarray) -> Tensor:
         """The log probability of the target: (batch).
@@ -359,7 +356,7 @@ class Classification:
 
 
 class LabelledExamples(NamedTuple):
-    """The labels that are judged, each an example of its own, with its row of the batch."""
+    """The labels that count, each an example of its own, with its row of the batch."""
 
     prediction: Classification  # (members, examples, classes)
     target: Tensor  # (examples)

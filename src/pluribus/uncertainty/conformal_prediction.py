@@ -1,4 +1,4 @@
-"""Answers with a guarantee: sets of classes and intervals that hold the truth as often as promised."""
+"""Conformal prediction: sets of classes and intervals with guaranteed coverage."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def conformal(
 ) -> Conformal:
     """Sets of classes, or intervals, that contain the truth with a probability of at least `coverage`.
 
-    Split conformal prediction: on n validation examples each answer gets a score of how strange it is, and an
-    answer belongs to the set if it is no stranger than the ceil((n + 1) coverage)-th smallest score. The promise is
+    Split conformal prediction: on n validation examples each answer gets a nonconformity score, and an answer belongs
+    to the set if its score is at most the ceil((n + 1) coverage)-th smallest one. The guarantee is
     for new examples from the same source, on average over them and over validation sets, whatever the model is. It
     needs examples that nothing was fitted to: not those of training, nor those that `calibrate` has seen.
 
-    | kind | how strange an answer is | paper |
+    | kind | nonconformity of an answer | paper |
     |---|---|---|
     | lac | 1 - its probability: the smallest sets on average | Sadinle et al. |
     | aps | the probability of all classes down to it: easy examples get larger sets than they need | Romano et al. |
@@ -94,7 +94,7 @@ def conformal(
     kind = kind or "lac"
     if kind not in SETS:
         raise ValueError(f"conformal: {kind!r} is not a kind for classification. Choose from {', '.join(SETS)}.")
-    if kind == "raps" and not (penalty >= 0 and free >= 0):
+    if penalty < 0 or free < 0:
         raise ValueError(f"conformal: penalty and free must not be negative, but they are {penalty} and {free}.")
     if kind == "lac" and randomise:
         raise ValueError('conformal: randomise is only for aps and raps, but the kind is lac. Give kind="aps".')
@@ -109,9 +109,9 @@ class Conformal:
 
     Args:
         ensemble: what `predict` asks
-        kind: how strange an answer is, a row of the table of `conformal`
+        kind: the nonconformity score, a row of the table of `conformal`
         coverage: the probability that was asked for
-        quantile: how strange an answer may be; for several labels or regression outputs, one each: each is covered
+        quantile: the largest score in a set; for several labels or regression outputs, one each: each is covered
         examples: how many validation examples stand behind it
         penalty: of raps, for each rank after the first `free`
         free: ranks without a penalty
@@ -215,22 +215,15 @@ class Conformal:
         at_most = f"and without ties at most {self.coverage + 1 / (self.examples + 1):.4g}, "
         if self.kind in SETS and not self.empty:
             at_most = "the most probable class where no other is likely enough, "
-        return "\n".join(
-            [
-                f"{self.kind} {what}{extra}: they contain the truth with probability at least {self.coverage:g},",
-                f"  {at_most}on average over new examples like the validation data",
-                f"  an answer is included if {self._rule()}, from {self.examples:,} examples",
-            ]
-        )
-
-    def _rule(self) -> str:
+        rule, ends = "score is at most", self.quantile
         if self.kind == "lac":  # near a quantile of one, the probability says what the quantile cannot
-            return f"its probability is at least {', '.join(f'{-q:.4g}' for q in self.most.flatten().tolist())}"
-        return f"its score is at most {', '.join(f'{q:.4g}' for q in self.quantile.flatten().tolist())}"
-
-    def strangeness(self, prediction: Classification) -> Tensor:
-        """The score of every class as an answer: (batch, classes)."""
-        return 1 + self.excess(prediction)
+            rule, ends = "probability is at least", -self.most
+        bounds = ", ".join(f"{end:.4g}" for end in ends.flatten().tolist())
+        return (
+            f"{self.kind} {what}{extra}: they contain the truth with probability at least {self.coverage:g},\n"
+            f"  {at_most}on average over new examples like the validation data\n"
+            f"  an answer is included if its {rule} {bounds}, from {self.examples:,} examples"
+        )
 
     def excess(self, prediction: Classification) -> Tensor:
         """The score of every class less one, so that small probabilities keep their digits: (batch, classes).
@@ -253,24 +246,20 @@ class Conformal:
         return torch.empty_like(p).scatter(-1, order, scores)
 
     def _predict(self, name: str, x: Any, kinds: dict[str, Any], batch_size: Any, device: Any) -> Any:
-        wanted = Classification if kinds is SETS else Regression
         if self.kind not in kinds:
             other = "intervals" if kinds is SETS else "sets"
             raise TypeError(f"Conformal.{name}: {self.kind} gives {other}. Use {other}(x).")
+        wanted, given = Classification if kinds is SETS else Regression, x
         if isinstance(x, (Classification, Regression)):
-            prediction = x.detach()  # as it was observed: at the quantile every digit counts
-        elif self.ensemble is None:
+            given = x.detach()  # as it was observed: at the quantile every digit counts
+        elif self.ensemble is not None:
+            given = self.ensemble.predict(x, batch_size=batch_size, device=device)
+        if not isinstance(given, wanted):
+            why = "" if self.ensemble is not None else ": conformal was given no ensemble to predict with"
             raise TypeError(
-                f"Conformal.{name}: needs a {wanted.__name__}, because no ensemble was given to conformal, "
-                f"but got a {type(x).__name__}. Give the prediction for x."
+                f"Conformal.{name}: {self.kind} needs a {wanted.__name__}, but got a {type(given).__name__}{why}."
             )
-        else:
-            prediction = self.ensemble.predict(x, batch_size=batch_size, device=device)
-        if not isinstance(prediction, wanted):
-            raise TypeError(
-                f"Conformal.{name}: {self.kind} needs a {wanted.__name__}, not a {type(prediction).__name__}."
-            )
-        return prediction
+        return given
 
 
 def _central(coverage: float) -> float:
@@ -279,7 +268,6 @@ def _central(coverage: float) -> float:
 
 
 SETS = {"lac": "least ambiguous", "aps": "adaptive", "raps": "regularised adaptive"}
-
 Interval = tuple[Callable[[Tensor, Tensor, float], Tensor], Callable[[Tensor, Tensor, float], Tensor]]
 
 # A score of the absolute error, and the half width that a score stands for, each by the deviation and the coverage.

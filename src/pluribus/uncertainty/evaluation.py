@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from .checks import tensor_of
 from .classification import Classification
 from .metrics import METRICS, Metric, aupr, auroc, fpr95
 from .prediction import Prediction
-from .resampling import LEVEL, RESAMPLES, Interval, draw_swaps, percentile_interval, resample
+from .resampling import LEVEL, RESAMPLES, Interval, all_alike_interval, draw_swaps, percentile_interval, resample
 from .summary import Summary
 
 Target = Tensor | np.ndarray | Sequence[int] | Sequence[float] | None
@@ -37,21 +37,21 @@ def evaluate(
     Args:
         prediction: a `Classification` or `Regression`, or a `Summary`, which holds its own targets
         metrics: names in METRICS; by default all that fit
-        ignore: a target that is not judged, such as 255 in segmentation; -100 never is
+        ignore: a target that is left out, such as 255 in segmentation; -100 always is
 
     >>> p = pb.Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
     >>> evaluate(p, torch.tensor([0, 0]), metrics=["accuracy"])
     {'accuracy': 0.5}
     """
     summary = _summary("evaluate", prediction, target, ignore)
-    names = list(_possible(summary)) if metrics is None else metrics
-    return {name: _value(_metric("evaluate", summary, name), summary) for name in names}
+    names = _possible(summary) if metrics is None else metrics
+    return {name: _value("evaluate", summary, name) for name in names}
 
 
 def by_member(
     prediction: Prediction | Summary, target: Target = None, *, metrics: Sequence[str] | None = None
 ) -> dict[str, dict[str, float]]:
-    """The ensemble beside its members: {"ensemble": ..., "mean": ..., "member 0": ..., ...}, as `evaluate` gives them.
+    """The ensemble and its members: {"ensemble": ..., "mean": ..., "member 0": ..., ...}, as `evaluate` gives them.
 
     "mean" is the mean over members: what the ensemble has to beat. Metrics that compare members are left out.
 
@@ -67,9 +67,9 @@ def by_member(
     """
     summary = _summary("by_member", prediction, target)
     members = [summary.member(i) for i in range(summary.size)]
-    names = list(_possible(members[0])) if metrics is None else metrics
+    names = _possible(members[0]) if metrics is None else metrics
     names = [name for name in names if name not in METRICS or not OF_SEVERAL & set(METRICS[name].needs)]
-    rows = [{name: _value(_metric("by_member", one, name), one) for name in names} for one in (summary, *members)]
+    rows = [{name: _value("by_member", one, name) for name in names} for one in (summary, *members)]
     mean = {name: sum(row[name] for row in rows[1:]) / len(members) for name in names}
     return {"ensemble": rows[0], "mean": mean, **{f"member {i}": row for i, row in enumerate(rows[1:])}}
 
@@ -141,24 +141,21 @@ def answered(
     >>> answered(p, [0, 0], answers).tolist(), answered(p, [0, 0], answers, among="known").tolist()
     ([True, False], [True, True])
     """
-    kinds, table = tensor_of(target), tensor_of(answers).bool()
+    kinds, table, label = tensor_of(target), tensor_of(answers).bool(), prediction.label
     if table.ndim != 2 or table.shape[1] != prediction.classes:
         raise ValueError(
             f"answered: answers must be (kinds, {prediction.classes} classes), but their shape is {tuple(table.shape)}."
         )
-    if kinds.shape != prediction.label.shape or not bool(((kinds >= 0) & (kinds < len(table))).all()):
+    if kinds.shape != label.shape or not bool(((kinds >= 0) & (kinds < len(table))).all()):
         raise ValueError(
-            f"answered: needs a target from 0 to {len(table) - 1} for each of {tuple(prediction.label.shape)} labels, "
-            f"but they are {tuple(kinds.shape)}, from {kinds.min().item()} to {kinds.max().item()}."
+            f"answered: needs a target from 0 to {len(table) - 1} for each of {tuple(label.shape)} labels, but the "
+            f"shape is {tuple(kinds.shape)} or a target is out of range."
         )
-    label = prediction.label
     if among == "known":
         if not isinstance(prediction, Classification):
             raise TypeError('answered: among="known" needs the probabilities of all classes: give a Classification.')
         classes_last = prediction.log_mean.movedim(prediction.class_dim, -1)
         label = classes_last.masked_fill(~table.any(0), -math.inf).argmax(-1)
-    elif among != "all":
-        raise ValueError(f'answered: among must be "all" or "known", but it is {among!r}.')
     return table[kinds.long(), label]
 
 
@@ -186,11 +183,9 @@ def stability(
             f"stability: needs one set for each row, and at least one row, but there are {tuple(hits.shape)} "
             f"rows and {tuple(numbers.shape)} sets."
         )
-    groups: dict[int, list[bool]] = {}
-    for number, hit in zip(numbers.tolist(), hits.tolist(), strict=True):
-        groups.setdefault(number, []).append(hit)
-    anchor = sum(found[0] for found in groups.values()) / len(groups)
-    stable = sum(all(found) for found in groups.values()) / len(groups)
+    groups = [hits[numbers == number] for number in numbers.unique()]
+    anchor = sum(group[0].item() for group in groups) / len(groups)
+    stable = sum(group.all().item() for group in groups) / len(groups)
     return {"anchor_accuracy": anchor, "stable_accuracy": stable, "accuracy_drop": anchor - stable}
 
 
@@ -225,7 +220,7 @@ def bootstrap(
     Args:
         metric: a name in METRICS
         level: the probability of the interval
-        resamples: how often examples are drawn anew
+        resamples: how often examples are drawn again
 
     >>> p = pb.Classification.from_probabilities(torch.tensor([[[0.9, 0.1]]]).repeat(1, 50, 1))
     >>> value, low, high = bootstrap(p, torch.arange(50) // 40, metric="accuracy", resamples=200)
@@ -241,20 +236,12 @@ def bootstrap(
         values = resample(entry.function, columns, summary.row, resamples, generator)
     else:
         each = entry.each(*columns).cpu().double()
-        if (exact := _all_alike(each, summary.row, level)) is not None:
-            return exact
+        if value in (0.0, 1.0) and bool((each == value).all()):  # 100 of 100 right: resamples are all alike
+            exact = all_alike_interval(value, len(summary.row.unique()), level)
+            return Interval(value, max(exact.low, 0.0), min(exact.high, 1.0))
         values = resample(lambda drawn: drawn.mean().item(), [each], summary.row, resamples, generator)
     bias = values.mean() - value if math.isfinite(value) else 0.0
     return percentile_interval(value, values - bias, level)
-
-
-def _all_alike(each: Tensor, row: Tensor, level: float) -> Interval | None:
-    """The exact binomial interval of a share of 0 or 1, whose resamples are all alike: 100 of 100 is [0.964, 1]."""
-    if len(each) == 0 or bool((each != each[0]).any()) or each[0].item() not in (0.0, 1.0):
-        return None
-    bound = 1 - ((1 - level) / 2) ** (1 / len(row.unique()))
-    share = each[0].item()
-    return Interval(share, 1 - bound if share else 0.0, 1.0 if share else bound)
 
 
 def compare(
@@ -272,8 +259,8 @@ def compare(
     The interval is a paired bootstrap; the p-value that of a paired permutation test, in which the two predictions
     of an example change places by chance: (1 + as large ones) / (1 + resamples). Default generator: seed 0.
 
-    Where a metric is infinite for one of them, so is the difference; where it is for both, neither is better, but two
-    unlike predictions are then refused, for nothing of what they differ in would be seen.
+    Where a metric is infinite for one of them, so is the difference. If it is infinite for both, two different
+    predictions raise an error, since the metric does not show how they differ.
 
     Shapes:
         first, second: (members, batch, classes), of any numbers of members; target: (batch)
@@ -281,7 +268,7 @@ def compare(
     Args:
         metric: a name in METRICS
         level: the probability of the interval
-        resamples: how often examples are drawn anew, and change places
+        resamples: how often examples are drawn again, and change places
 
     >>> target = torch.arange(60) % 2
     >>> good = pb.Classification.from_logits(nn.functional.one_hot(target, 2)[None] * torch.linspace(2, 4, 60)[:, None])
@@ -303,8 +290,14 @@ def compare(
         first, second = function(*alternating[::2]), function(*alternating[1::2])
         return 0.0 if first == second else first - second  # two may be infinite
 
-    _check_one_finite(metric, function, columns)
     alternating = [column for pair in columns for column in pair]
+    values = function(*alternating[::2]), function(*alternating[1::2])
+    if not any(map(math.isfinite, values)) and not all(torch.equal(a, b) for a, b in columns):
+        raise ValueError(
+            f"compare: {metric} must be finite for at least one of the predictions, but it is {values[0]} and "
+            f'{values[1]}: they give targets probability 0. Compare another metric, such as "brier", or predictions '
+            "with probabilities above zero, as of pb.calibrate."
+        )
     resampled = resample(difference, alternating, one.row, resamples, generator)
     observed, at_least = difference(*alternating), 0
     for swap in draw_swaps(one.row, resamples, generator):
@@ -337,10 +330,10 @@ def _tasks(summary: Summary) -> set[str]:
     return {"any", "classification", *dense} if summary.classes else {"any", "regression"}
 
 
-def _possible(summary: Summary) -> Iterator[str]:
+def _possible(summary: Summary) -> list[str]:
     """The metrics whose columns the summary has."""
     tasks, names = _tasks(summary), set(summary.names)
-    return (name for name, entry in METRICS.items() if entry.task in tasks and set(entry.needs) <= names)
+    return [name for name, entry in METRICS.items() if entry.task in tasks and set(entry.needs) <= names]
 
 
 def _metric(caller: str, summary: Summary, name: str) -> Metric:
@@ -365,7 +358,8 @@ def _metric(caller: str, summary: Summary, name: str) -> Metric:
 OF_SEVERAL = {"member_label", "pairwise_kl", "epistemic"}  # columns in which members are compared
 
 
-def _value(entry: Metric, summary: Summary) -> float:
+def _value(caller: str, summary: Summary, name: str) -> float:
+    entry = _metric(caller, summary, name)
     return entry.function(*(getattr(summary, need) for need in entry.needs))
 
 
@@ -387,25 +381,7 @@ def _table(results: Mapping[str, Sequence[Mapping[str, float]]], name: str) -> l
     lengths = {corruption: len(rows) for corruption, rows in results.items()}
     if not results or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ValueError(f"shift: every corruption must have the same severities, but there are {lengths}.")
-    if lacking := [corruption for corruption, rows in results.items() if any(name not in row for row in rows)]:
-        raise ValueError(f"shift: needs {name}, but {lacking[0]} has a severity without.")
     return [[row[name] for row in rows] for rows in results.values()]
-
-
-def _check_one_finite(metric: str, function: Callable[..., float], columns: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Refuse two unlike predictions that are both infinitely bad."""
-    values = function(*(a for a, _ in columns)), function(*(b for _, b in columns))
-    if any(map(math.isfinite, values)) or all(torch.equal(a, b) for a, b in columns):
-        return
-    where = [
-        int(next(c for c in side if bool(c.isinf().any())).isinf().nonzero()[0, -1])
-        for side in zip(*columns, strict=True)
-    ]
-    raise ValueError(
-        f"compare: {metric} must be finite for at least one of them, but it is {values[0]} for the first (example "
-        f"{where[0]}) and {values[1]} for the second (example {where[1]}), whose targets they give probability 0. "
-        'Compare another metric, such as "brier", or predictions with probabilities above zero, as of pb.calibrate.'
-    )
 
 
 def _check_paired(one: Summary, two: Summary) -> None:
@@ -417,6 +393,5 @@ def _check_paired(one: Summary, two: Summary) -> None:
     if "target" in one.names and "target" in two.names and not torch.equal(one.target, two.target):
         where = int((one.target != two.target).nonzero()[0])
         raise ValueError(
-            f"compare: both predictions must be for the same examples, but the targets differ at example {where}: "
-            f"{one.target[where].item()} and {two.target[where].item()}. Do not shuffle the loader."
+            f"compare: the targets of both must be equal, but differ at {where}. Do not shuffle the loader."
         )

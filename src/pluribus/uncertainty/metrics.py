@@ -236,11 +236,8 @@ def class_bins(probability: Matrix, target: Column, bins: int = BINS) -> Tensor:
     cell = bin_of(values, bins, tensor_of(probability).dtype) + torch.arange(classes, device=values.device) * bins
     hit = cell.gather(1, target.long()[:, None]).flatten()
     size = classes * bins
-    sums = [
-        torch.bincount(cell.flatten(), minlength=size).double(),
-        torch.bincount(cell.flatten(), values.flatten(), minlength=size).double(),
-        torch.bincount(hit, minlength=size).double(),
-    ]
+    counted = ((cell.flatten(), None), (cell.flatten(), values.flatten()), (hit, None))
+    sums = [torch.bincount(where, weights, minlength=size).double() for where, weights in counted]
     return torch.stack(sums).unflatten(1, (classes, bins))
 
 
@@ -271,7 +268,8 @@ def auroc(inside: Column, outside: Column) -> float:
     0.875
     """
     counts = _detections("auroc", inside, outside)
-    return float((counts.found * (counts.below + counts.equal / 2)).sum() / counts.pairs)
+    below = counts.inside - counts.false + counts.tied / 2
+    return float((counts.found * below).sum() / (counts.caught[-1] * counts.inside))
 
 
 def aupr(inside: Column, outside: Column) -> float:
@@ -284,8 +282,8 @@ def aupr(inside: Column, outside: Column) -> float:
     0.83...
     """
     counts = _detections("aupr", inside, outside)
-    found, false = _at_least(counts.found), _at_least_inside(counts)
-    return float((counts.found * found / (found + false)).sum() / counts.found.sum())
+    precision = counts.caught / (counts.caught + counts.false)
+    return float((counts.found * precision).sum() / counts.caught[-1])
 
 
 def fpr95(inside: Column, outside: Column, recall: float = 0.95) -> float:
@@ -300,36 +298,25 @@ def fpr95(inside: Column, outside: Column, recall: float = 0.95) -> float:
     if not 0 < recall <= 1:
         raise ValueError(f"fpr95: recall must be above 0 and at most 1, but it is {recall}.")
     counts = _detections("fpr95", inside, outside)
-    enough = _at_least(counts.found) >= recall * counts.found.sum() * (1 - 1e-12)
-    return float(_at_least_inside(counts)[enough].min() / counts.inside)
+    enough = counts.caught >= recall * counts.caught[-1] * (1 - 1e-12)
+    return float(counts.false[enough].min() / counts.inside)
 
 
 class _Detections(NamedTuple):
-    found: np.ndarray  # outside examples with each distinct outside score, ascending
-    below: np.ndarray  # inside examples below that score
-    equal: np.ndarray  # inside examples with that score
+    found: np.ndarray  # outside examples with each distinct outside score, from the highest on
+    caught: np.ndarray  # outside examples at or above that score
+    false: np.ndarray  # inside examples at or above that score
+    tied: np.ndarray  # inside examples with that score
     inside: int
-
-    @property
-    def pairs(self) -> float:
-        return float(self.found.sum()) * self.inside
 
 
 def _detections(metric: str, inside: Column, outside: Column) -> _Detections:
     (inside,) = read_columns(metric, infinite=True, inside=inside)
     (outside,) = read_columns(metric, infinite=True, outside=outside)
-    low = np.sort(inside.cpu().numpy())
-    scores, found = np.unique(outside.cpu().numpy(), return_counts=True)
+    low = np.sort(inside.numpy())
+    scores, found = (part[::-1].astype(float) for part in np.unique(outside.numpy(), return_counts=True))
     below, up_to = np.searchsorted(low, scores, "left"), np.searchsorted(low, scores, "right")
-    return _Detections(found.astype(float), below.astype(float), (up_to - below).astype(float), len(low))
-
-
-def _at_least(counts: np.ndarray) -> np.ndarray:
-    return np.cumsum(counts[::-1])[::-1]
-
-
-def _at_least_inside(counts: _Detections) -> np.ndarray:
-    return counts.inside - counts.below
+    return _Detections(found, found.cumsum(), len(low) - below, up_to - below, len(low))
 
 
 # ---------------------------------------------------------------- May it be trusted where it is sure?
@@ -456,8 +443,8 @@ def disagreement_with_base(member_label: Matrix, target: Column) -> float:
     1.0
     """
     labels, error = _member_errors("disagreement_with_base", member_label, target)
-    apart = (labels[1:] != labels[0]).double().mean(1)
-    ratios = [_ratio(d, e) for d, e in zip(apart.tolist(), error[1:].tolist(), strict=True)]
+    apart = (labels != labels[0]).double().mean(1)
+    ratios = list(map(_ratio, apart[1:].tolist(), error[1:].tolist()))
     return sum(ratios) / max(len(ratios), 1)
 
 
@@ -559,10 +546,7 @@ def mean_corruption_error(errors: Matrix, baseline: Matrix) -> float:
             f"shapes are {tuple(ours.shape)} and {tuple(theirs.shape)}."
         )
     if bool((theirs.sum(1) <= 0).any()):
-        where = int((theirs.sum(1) <= 0).nonzero()[0])
-        raise ValueError(
-            f"mean_corruption_error: the baseline must make errors, but on corruption {where} it makes none."
-        )
+        raise ValueError("mean_corruption_error: the baseline must make errors, but on one corruption it makes none.")
     return (ours.sum(1) / theirs.sum(1)).mean().item()
 
 
@@ -658,7 +642,6 @@ def quantile_calibration(cumulative: Column, levels: int = 19) -> float:
 # ---------------------------------------------------------------- columns: read, checked, sorted and put into bins
 
 Matrix = Tensor | np.ndarray | Sequence[Sequence[float]] | Sequence[Sequence[int]]
-
 ROUNDING = 1e-4  # how far from [0, 1] a probability may be
 
 
@@ -693,7 +676,7 @@ def _check_finite(metric: str, name: str, tensor: Tensor, infinite: bool) -> Ten
 
 
 def check_probabilities(metric: str, name: str, values: Tensor) -> Tensor:
-    """The values within [0, 1]: what is outside by rounding is moved, anything else refused."""
+    """The values within [0, 1]: what is outside by rounding is moved, anything else is an error."""
     outside = (values < -ROUNDING) | (values > 1 + ROUNDING)
     if bool(outside.any()):
         where = tuple(outside.nonzero()[0].tolist())

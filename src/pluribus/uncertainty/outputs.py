@@ -113,7 +113,6 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 CLASS_ANSWERS = ("mean", "label", "confidence", "total", "aleatoric", "epistemic")
-
 NUMBER_ANSWERS = ("mean", "total", "aleatoric", "epistemic")
 
 
@@ -172,21 +171,15 @@ def _class_answers(logits: Tensor, class_dim: int) -> dict[str, Tensor]:
     log_confidence, label = log_mean.max(class_dim)
     total = _entropy(log_mean, class_dim)
     aleatoric = _entropy(log_members, class_dim).mean(0).minimum(total)  # members
-    return {
-        "mean": log_mean.exp(),
-        "label": label,
-        "confidence": log_confidence.exp(),
-        "total": total,
-        "aleatoric": aleatoric,
-        "epistemic": total - aleatoric,
-    }
+    answers = (log_mean.exp(), label, log_confidence.exp(), total, aleatoric, total - aleatoric)
+    return dict(zip(CLASS_ANSWERS, answers, strict=True))
 
 
 def _number_answers(means: Tensor, variances: Tensor | None = None) -> dict[str, Tensor]:
     means, mean = wide(means), wide(means).mean(0)  # members
     aleatoric = torch.zeros_like(mean) if variances is None else wide(variances).mean(0)
     epistemic = (means - mean).square().mean(0)
-    return {"mean": mean, "total": aleatoric + epistemic, "aleatoric": aleatoric, "epistemic": epistemic}
+    return dict(zip(NUMBER_ANSWERS, (mean, aleatoric + epistemic, aleatoric, epistemic), strict=True))
 
 
 def _entropy(log_p: Tensor, class_dim: int) -> Tensor:

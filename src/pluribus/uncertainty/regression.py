@@ -25,7 +25,7 @@ class Regression:
     Without variances it is a mixture of points: what the members disagree about is all there is.
 
     Shapes:
-        means, variances: (members, batch) or (members, batch, outputs); each output is judged by itself
+        means, variances: (members, batch) or (members, batch, outputs); each output is evaluated by itself
 
     >>> p = Regression(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.5], [0.5]]))
     >>> p.mean.item(), p.aleatoric.item(), p.epistemic.item(), p.total.item()
@@ -40,16 +40,15 @@ class Regression:
         if self.variances is None:
             return
         object.__setattr__(self, "variances", _check_members("variances", self.variances))
-        if self.variances.shape != self.means.shape:
+        shapes = tuple(self.means.shape), tuple(self.variances.shape)
+        if shapes[0] != shapes[1]:
             raise ValueError(
-                f"Regression: means and variances must have the same shape, but they have {tuple(self.means.shape)} "
-                f"and {tuple(self.variances.shape)}."
+                f"Regression: means and variances must have the same shape, but they have {shapes[0]} and {shapes[1]}."
             )
-        if bool((self.variances < 0).any()):
-            where = (self.variances < 0).nonzero()[0].tolist()
+        if (least := self.variances.min().item()) < 0:
             raise ValueError(
-                f"Regression: variances must not be negative, but at {where} there is "
-                f"{self.variances[tuple(where)]:.4g}. Give variances, not their logarithms."
+                f"Regression: variances must not be negative, but the least is {least:.4g}. Give variances, not their "
+                "logarithms."
             )
 
     @classmethod
@@ -164,7 +163,7 @@ class Regression:
         """
         shape = " x ".join(map(str, self.means.shape[1:])) if self.means.ndim > 2 else len(self)
         what = f"Regression of {plural(shape, 'example')} by {plural(self.size, 'member')}"
-        if self.means.is_meta or not len(self) or self.means.ndim > 2:
+        if self.means.is_meta or self.means.ndim > 2:
             return what
         columns = {"mean": self.mean, "sd": self.total.sqrt(), "aleatoric": self.aleatoric, "epistemic": self.epistemic}
         return f"{what}\n{show_rows(columns, len(self))}"

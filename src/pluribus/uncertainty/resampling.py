@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 LEVEL = 0.95
-
 RESAMPLES = 1000
-
 CHUNKS = 10  # parts in which weights are drawn, so that one product with a column stays small
 
 
@@ -46,6 +44,16 @@ def percentile_interval(value: float, resampled: Sequence[float] | np.ndarray, l
     low = np.quantile(values, tail, method="linear" if between else "lower")
     high = np.quantile(values, 1 - tail, method="linear" if between else "higher")
     return Interval(value, float(low), float(high))
+
+
+def all_alike_interval(value: float, rows: int, level: float = LEVEL) -> Interval:
+    """The interval of a share, or of a difference of shares, that is the same in all rows: the exact binomial one.
+
+    >>> all_alike_interval(1.0, 100)
+    Interval(value=1.0, low=0.963..., high=1.036...)
+    """
+    bound = 1 - ((1 - level) / 2) ** (1 / rows)
+    return Interval(value, value - bound, value + bound)
 
 
 def resample(

@@ -15,7 +15,7 @@ from .classification import CHUNK, SCORES, Classification, judged_examples
 from .metrics import class_bins
 from .prediction import Prediction, check_any_batch
 
-LEVEL = 0.9  # of the intervals that `coverage` and `width` judge
+LEVEL = 0.9  # of the intervals that `coverage` and `width` are about
 
 
 class Summary:
@@ -25,7 +25,7 @@ class Summary:
     (members, examples), the others (examples). `kept` computes all of them and lets the probabilities go.
 
     Args:
-        ignore: a target that says "not to be judged", such as 255 in segmentation; -100 always says so
+        ignore: a target that is left out, such as 255 in segmentation; -100 always is
         interval: of a regression, the ends of intervals that stand in place of the mixture's own, as conformal ones do
 
     >>> p = Classification.from_logits(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]))
@@ -48,10 +48,8 @@ class Summary:
         if target is not None and isinstance(prediction, Classification):
             flat, numbers, row = judged_examples(prediction, target, ignore=ignore)
             if not len(numbers):
-                raise ValueError(
-                    "evaluate: needs at least one target, but all are "
-                    f"{IGNORED if ignore is None else ignore}, which is ignored."
-                )
+                left_out = IGNORED if ignore is None else ignore
+                raise ValueError(f"evaluate: needs at least one target, but all are {left_out}, which is ignored.")
         elif target is not None:
             if ignore is not None:
                 raise ValueError("evaluate: ignore is only for class numbers, but this is a regression.")
@@ -127,12 +125,8 @@ class Summary:
     @classmethod
     def cat(cls, parts: Sequence[Summary]) -> Summary:
         """Batches of the same ensemble, one after the other."""
-        shapes = {(part.size, part.classes, tuple(part._names)) for part in parts}
-        if len(shapes) != 1:
-            raise ValueError(
-                "cat: all parts must have the same members, classes and columns, but there are "
-                f"{sorted(shapes) or 'no parts'}."
-            )
+        if len({(part.size, part.classes, tuple(part._names)) for part in parts}) != 1:
+            raise ValueError("cat: all parts must have the same members, classes and columns, and there must be some.")
         starts = np.cumsum([0, *(int(part.row.max()) + 1 for part in parts)]).tolist()
         row = torch.cat([part.row + start for part, start in zip(parts, starts, strict=False)])
         columns = {name: torch.cat([getattr(part, name) for part in parts], -1) for name in parts[0]._names}
@@ -150,7 +144,7 @@ class Summary:
 
 
 def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
-    """The summary of all batches of (prediction, targets), in little memory; those without a judged label are empty."""
+    """The summary of all batches of (prediction, targets), in little memory; those without a label that counts are left out."""
     summaries: list[Summary] = []
     empty: tuple[Prediction, Any] | None = None
     for prediction, target in batches:

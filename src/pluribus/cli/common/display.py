@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -17,11 +17,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..._common.untrusted import printable
-from ...results.quantities import Differences, distance_groups, estimate, format_value, quantity, value
+from ...results.quantities import distance_groups, estimate, format_value, quantity, value
 from ...results.store import Group, Result
-from ...results.verdict import Verdict, verdicts
+from ...results.verdict import Verdict
 from ...study.folder import Outcome, training_folder
-from ...study.progress import Progress as EpochsDone
 from ...study.progress import read_progress
 from ...study.settings import Run
 from .messages import safe_text
@@ -36,9 +35,7 @@ COSTS = {  # relative to the single network, with their headings
 }
 
 SPARE = ("disagreement", "relative_parameters", "ece", "cacc", "relative_training", "relative_latency")  # the first go
-
 KEPT = 3  # of them, which go only after the intervals
-
 MAIN = ("mean_iou", "accuracy", "rmse", "nll")  # whose spread is shown in a narrow table too
 
 
@@ -56,8 +53,8 @@ class Watch:
         self.running: dict[str, Run] = {}
         self.done, self.before, self.started = 0.0, 0.0, time.monotonic()
         self.progress = Progress(
-            RunsUnderWay(self), BarColumn(bar_width=10), MofNCompleteColumn(), TextColumn("runs,"),
-            TimeElapsedColumn(), TextColumn("elapsed,"), TimeLeft(self),
+            Said(self.say_runs), BarColumn(bar_width=10), MofNCompleteColumn(), TextColumn("runs,"),
+            TimeElapsedColumn(), TextColumn("elapsed,"), Said(self.say_time_left),
             console=console, disable=quiet or not console.is_terminal, transient=True, refresh_per_second=2,
         )  # fmt: skip
         self.task = self.progress.add_task("", total=0)
@@ -83,12 +80,19 @@ class Watch:
             name = f"{run.label} (seed {run.seed})"
             self.progress.console.print(f"  [{colour}]{event:<8}[/] {safe_text(name):<28} {safe_text(text)}")
 
-    def under_way(self) -> dict[str, EpochsDone | None]:
-        """How far each run under way is, by its label; by its seed too where two have one label."""
-        runs = list(self.running.values())
-        labels = [run.label for run in runs]
-        names = [run.label if labels.count(run.label) == 1 else f"{run.label} (seed {run.seed})" for run in runs]
-        return dict(zip(names, [read_progress(training_folder(self.folder, run.name)) for run in runs], strict=True))
+    def say_runs(self, task: Any) -> str:
+        """The first two runs under way with their epochs; with their seeds where runs have one label."""
+        labels, each = [run.label for run in self.running.values()], []
+        for run in self.running.values():
+            at = read_progress(training_folder(self.folder, run.name))
+            name = run.label if labels.count(run.label) == 1 else f"{run.label} (seed {run.seed})"
+            each.append(f"{name} {at.epoch}/{at.epochs}" if at else name)
+        return ", ".join(each[:2])
+
+    def say_time_left(self, task: Any) -> str:
+        """Hours, minutes and seconds; "estimating" until they are known, and where runs take longer than expected."""
+        seconds = round(self.left() or 0)
+        return f"{timedelta(seconds=seconds)} left" if seconds or task.finished else "estimating"
 
     def left(self) -> float | None:
         """The seconds that are left, as fast as it went so far; None where nobody can say."""
@@ -104,26 +108,16 @@ class Watch:
         return self.seconds[name] * found.epoch / found.epochs if found else 0.0
 
 
-class RunsUnderWay(ProgressColumn):
-    """The names of runs under way, with their epochs; on one line, cut where there is no room."""
+class Said(ProgressColumn):
+    """What a function says of the task; on one line, cut where there is no room."""
 
-    def __init__(self, watch: Watch):
+    def __init__(self, say: Callable[[Any], str]):
         super().__init__(Column(no_wrap=True, overflow="ellipsis"))
-        self.watch = watch
+        self.say = say
 
     def render(self, task: Any) -> Text:
-        """As many as there is room for."""
-        each = [f"{name} {at.epoch}/{at.epochs}" if at else name for name, at in self.watch.under_way().items()]
-        return Text(printable(", ".join(each[:2])))
-
-
-class TimeLeft(RunsUnderWay):
-    """The time that is left."""
-
-    def render(self, task: Any) -> Text:
-        """Hours, minutes and seconds; "estimating" until they are known, and where runs take longer than expected."""
-        seconds = round(self.watch.left() or 0)
-        return Text(f"{timedelta(seconds=seconds)} left" if seconds or task.finished else "estimating")
+        """The text now."""
+        return Text(printable(self.say(task)))
 
 
 def say_duration(seconds: float) -> str:
@@ -147,22 +141,19 @@ def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterat
         watch.progress.stop()
 
 
-def result_tables(results: Sequence[Result], width: int, differences: Differences | None = None) -> list[Table]:
+def result_tables(found: Sequence[Verdict], width: int) -> list[Table]:
     """One table for each data set: metrics with intervals, deployed costs relative to the single network.
 
     The recommended row is bold; rows that are not clearly different from the single network are dim. What does not
     fit is left out, the least important first, and the caption says so.
     """
-    return [_fitting(_rows(found), found, width) for found in verdicts(results, differences)]
+    return [_fitting(all_rows(verdict), verdict, width) for verdict in found]
 
 
-def _rows(verdict: Verdict) -> list[Group]:
-    return [*verdict.groups, *derived_rows(verdict.groups, verdict.recommended)]
-
-
-def derived_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
-    """What needs no training of its own: one network with distances in its features, and the best method's cascade."""
-    return [*distance_groups(groups), *cascade_rows(groups, recommended)]
+def all_rows(verdict: Verdict) -> list[Group]:
+    """The groups, and what needs no training of its own: distances in one network's features, the best's cascade."""
+    groups = verdict.groups
+    return [*groups, *distance_groups(groups), *cascade_rows(groups, verdict.recommended)]
 
 
 def cascade_rows(groups: Sequence[Group], recommended: str | None) -> list[Group]:
@@ -218,10 +209,10 @@ def _table(groups: list[Group], verdict: Verdict, names: Sequence[str], exact: b
 
 def _is_unclear(verdict: Verdict, group: Group) -> bool:
     """Whether it is not clearly different from the single network."""
-    baseline = verdict.found.baseline if verdict.found else None
-    if verdict.found is None or baseline in (None, group) or group not in verdict.groups:
+    found = verdict.found
+    if found is None or found.baseline in (None, group) or group not in verdict.groups:
         return False
-    return verdict.found.relation(group, baseline) == "within noise"
+    return found.relation(group, found.baseline) == "within noise"
 
 
 def _caption(groups: Sequence[Group], hidden: Sequence[str]) -> str | None:
@@ -251,19 +242,18 @@ def _cell(group: Group, name: str, exact: bool) -> str:
     found = estimate(group, name)
     if name in COSTS:
         return f"{found.value:.2f} x"
-    half = (found.high - found.low) / 2
-    spread = f" ± {format_value(half, name)}" if math.isfinite(half) and (exact or name in MAIN) else ""
-    return format_value(found.value, name) + spread
+    half = format_value((found.high - found.low) / 2, name)
+    shown = found.known and half.strip("0.") and (exact or name in MAIN)  # no spread that rounds to nothing
+    return format_value(found.value, name) + (f" ± {half}" if shown else "")
 
 
-def sentences(results: Sequence[Result], differences: Differences | None = None) -> list[str]:
+def sentences(found: Sequence[Verdict]) -> list[str]:
     """What was found, in words."""
-    return [sentence.text for found in verdicts(results, differences) for sentence in found.sentences]
+    return [sentence.text for verdict in found for sentence in verdict.sentences]
 
 
-def as_json(outcome: Outcome, results: Sequence[Result], differences: Differences, **more: Any) -> str:
+def as_json(outcome: Outcome, found: Sequence[Verdict], **more: Any) -> str:
     """Everything that a script wants to know."""
-    found = verdicts(results, differences)
     rows = [
         {
             "data": one.data,
@@ -275,11 +265,10 @@ def as_json(outcome: Outcome, results: Sequence[Result], differences: Difference
             "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
         }
         for one in found
-        for group in _rows(one)
+        for group in all_rows(one)
     ]
-    said = [sentence.text for one in found for sentence in one.sentences]
-    damaged = [str(error) for error in outcome.damaged]
-    return json.dumps({"rows": rows, "verdict": said, "failed": outcome.failed, "damaged": damaged, **more}, indent=1)
+    record = {"rows": rows, "verdict": sentences(found), "failed": outcome.failed}
+    return json.dumps(record | {"damaged": [str(error) for error in outcome.damaged], **more}, indent=1)
 
 
 def _all_names(group: Group) -> list[str]:

@@ -17,27 +17,24 @@ from rich.table import Table
 from ..._common.untrusted import printable
 
 WIDE = 150  # columns, where the output is no terminal
-
-NEW_LINE, NEW_LINE_AS_TEXT = "\n", "\\n"  # a message is one line, though names of files may hold several
-
 LONGEST = 2500  # letters of a message: a file can give things any name
-
 INTERRUPTED = 130  # what shells give for Ctrl-C
-
 messages = Console(stderr=True, highlight=False, emoji=False)
 
 
 def screen(stderr: bool = False) -> Console:
     """A console that is as wide as the terminal, or wide enough for a table in a file."""
     console = Console(stderr=stderr, highlight=False, emoji=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, emoji=False, width=WIDE)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
 
 
 def say(what: str, text: str) -> None:
-    """Write a line beside the output: what it is, and a text in which names from files can do no harm."""
+    """Write a line to stderr: what it is, and a text in which names from files can do no harm."""
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-    line = f"{what} {safe_text(text).replace(NEW_LINE, NEW_LINE_AS_TEXT)}"
-    messages.print(line, soft_wrap=not messages.is_terminal)
+    one_line = safe_text(text).replace("\n", "\\n")  # names of files may hold several
+    messages.print(f"{what} {one_line}", soft_wrap=not messages.is_terminal)
 
 
 def say_lines(console: Console, texts: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,33 +15,17 @@ from typer.core import TyperCommand
 from ..._common.untrusted import parse_json
 
 _DATA = "The data to train on: a name (see `pluribus data`) or KIND:PATH, such as folder:photos/ or table:houses.csv."
-
 Data = Annotated[str, typer.Option("--data", help=_DATA)]
-
 TrainData = Annotated[str | None, typer.Option("--data", help=f"{_DATA} [digits]")]
-
 SeveralData = Annotated[str, typer.Option("--data", help=f"{_DATA} Separate several with commas.")]
-
 Folder = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds data sets [PLURIBUS_DATA].")]
-
 Target = Annotated[str | None, typer.Option(help="The table column to predict; or several, comma-separated.")]
-
-Task = Annotated[
-    str | None, typer.Option(help="classification, regression, multilabel or segmentation, if the data leave it open.")
-]
-
 Outside = Annotated[str, typer.Option(help="Out-of-distribution (OOD) data: names or KIND:PATH, comma-separated.")]
-
 Shifted = Annotated[str, typer.Option(help="Published shifted test sets, such as cifar10_c, comma-separated.")]
-
 Variants = Annotated[
     str, typer.Option(help="Other test sets with the same classes, such as imagenet_r, comma-separated.")
 ]
-
 ImageSize = Annotated[int | None, typer.Option(help="Resize images to this side length, in pixels.")]
-
-Split = Annotated[int, typer.Option(help="Which standard split of a UCI data set to use.")]
-
 Broken = Annotated[str, typer.Option(help="What to do with images that cannot be read: stop or skip.")]
 
 Model = Annotated[
@@ -51,78 +36,29 @@ Model = Annotated[
         "default is a small network that fits the data."
     ),
 ]
-
-Weights = Annotated[
-    Path | None,
-    typer.Option(help="Fine-tune from these trained weights of --model: .safetensors, or a torch.save file."),
-]
-
-Pretrained = Annotated[
-    bool,
-    typer.Option("--pretrained", help="Fine-tune from timm's pretrained weights for timm:NAME, in the local cache."),
-]
-
-LongTexts = Annotated[str, typer.Option(help="What to do with texts that are too long for the model: cut or refuse.")]
-
 OwnModel = Annotated[
     str | None,
     typer.Option(
         help="python:FILE:FUNCTION, if the network of the folder is your own code; that code runs only if you say so."
     ),
 ]
-
-Missing = Annotated[
-    str,
-    typer.Option(help="Words for a missing value in a table besides empty fields, comma-separated, such as NA,-999."),
-]
-
-Numbers = Annotated[
-    str, typer.Option(help="How numbers of a table are scaled: standard, or quantile (to a normal distribution).")
-]
-
 UnpackLimit = Annotated[
     str | None,
     typer.Option(help="The largest size that a compressed file may unpack to, such as 8G [20 times its size]."),
 ]
 
 Width = Annotated[float, typer.Option(help="A factor on the hidden widths of the network.")]
-
-StudyWidth = Annotated[float | None, typer.Option(help="A factor on the hidden widths of the network [digits: 2].")]
-
-TrainRows = Annotated[
-    int | None, typer.Option(help="Train on only this many rows, the same share of each class.", min=2)
-]
-
-Validation = Annotated[
-    float | None,
-    typer.Option(
-        "--validation", help="The share of rows for validation, if the data have no such part [0.1].", min=0.0
-    ),
-]
-
-Patience = Annotated[
-    int | None, typer.Option(help="Stop after this many epochs without improvement on validation data.", min=1)
-]
-
 Dropout = Annotated[float | None, typer.Option(help="The dropout rate.")]
 
-_METHOD = "A method: {methods}; or a baseline: {baselines}."
-
-Method = Annotated[str, typer.Option(help=_METHOD)]
-
-TrainMethod = Annotated[str | None, typer.Option("--method", help=f"{_METHOD} [packed]")]
-
+TrainMethod = Annotated[
+    str | None, typer.Option("--method", help="A method: {methods}; or a baseline: {baselines}. [packed]")
+]
 Methods = Annotated[
     str,
     typer.Option(
         help="The methods, comma-separated: {methods} (by default all that train from scratch); also {baselines}."
     ),
 ]
-
-Size = Annotated[
-    int | None, typer.Option(help="The number of members [4, or what the recipe says].", min=1, max=10_000)
-]
-
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -131,7 +67,6 @@ Threads = Annotated[
         min=1, max=max(os.cpu_count() or 1, 64),
     ),
 ]  # fmt: skip
-
 Sweep = Annotated[
     list[str] | None,
     typer.Option(
@@ -139,52 +74,29 @@ Sweep = Annotated[
         "l1, l2, ..."
     ),
 ]
-
 Choose = Annotated[
     str | None,
     typer.Option(help="Show only the setting of a sweep that has the best value of this metric on validation data."),
 ]
-
 Corruptions = Annotated[
     str, typer.Option(help="Corruptions of the test images: some, all, benchmark, none, or comma-separated names.")
 ]
-
 Files = Annotated[list[Path], typer.Argument(help="Images, folders of images, .npz files, or a CSV or Parquet table.")]
-
-Recipe = Annotated[str | None, typer.Option(help="The training settings of a paper, by name; see `pluribus recipes`.")]
-
-Augment = Annotated[
-    str | None,
-    typer.Option(
-        help="Augment training images: none, hflip, crop (flips and padded crops) or medium (RandAugment, mixup, "
-        "cutmix) [what the recipe says]."
-    ),
-]
 
 Epochs = Annotated[
     int | None,
     typer.Option(help="Passes over the training data [depends on the number of rows, with early stopping].", min=1),
 ]
-
 BatchSize = Annotated[int | None, typer.Option(help="Rows per training step [what the recipe says].", min=1)]
-
 Rate = Annotated[float | None, typer.Option("--lr", help="The learning rate.", min=0)]
-
-Decay = Annotated[float | None, typer.Option("--weight-decay", help="The weight decay.", min=0)]
-
 Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, ...")]
 
 Seed = Annotated[int, typer.Option(help="The seed for everything random.")]
-
 TrainSeed = Annotated[int | None, typer.Option("--seed", help="The seed for everything random [0].")]
-
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
 
-
 MANY = 15  # options, from which on the help of a command shows them in groups
-
 PANELS = {
     "Data": (
         "data", "outside", "shifted", "variants", "data_dir", "target", "task", "image_size", "split", "broken",
@@ -205,27 +117,29 @@ class ListsMethods(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the names filled in."""
-        groups = {name: panel for panel, names in PANELS.items() for name in names}
-        grouped = len(self.params) > MANY
-        for option in self.get_params(ctx):
+        from ...methods import METHODS
+        from ...study.baselines import entries
+
+        baselines = [name for name in entries() if name not in METHODS]
+        names = {"methods": ", ".join(METHODS), "baselines": ", ".join(baselines)}
+        hide_values_of_flags_(self.get_params(ctx))
+        for option in self.params:
             if "{methods}" in (getattr(option, "help", None) or ""):
-                _name_methods_(option)
-            if getattr(option, "is_flag", False):
-                option.metavar = ""  # it takes no value
-            if grouped:
+                option.help = option.help.format(**names)  # type: ignore[attr-defined]
+        if len(self.params) > MANY:
+            groups = {name: panel for panel, names in PANELS.items() for name in names}
+            for option in self.get_params(ctx):
                 option.rich_help_panel = groups.get(option.name or "", "Output")  # type: ignore[attr-defined]
-        if grouped:
             order = [*PANELS, "Output"]
             self.params.sort(key=lambda option: order.index(option.rich_help_panel))  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 
-def _name_methods_(option: Any) -> None:
-    from ...methods import METHODS
-    from ...study.baselines import entries
-
-    baselines = [name for name in entries() if name not in METHODS]
-    option.help = option.help.format(methods=", ".join(METHODS), baselines=", ".join(baselines))
+def hide_values_of_flags_(parameters: Iterable[Any]) -> None:
+    """A flag takes no value, so help shows none."""
+    for option in parameters:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
 
 
 # The papers' regime in small: a network that is larger than its task, trained until validation stops improving.
@@ -233,7 +147,7 @@ DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
 
 
 def source_options(**arguments: Any) -> dict[str, Any]:
-    """What `data.load` is given beside the name; only what was said."""
+    """What `data.load` is given in addition to the name; only what was said."""
     several = {key: specs(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
     several["missing"] = split_names(arguments.pop("missing", ""))
     if arguments.get("folder") is not None:

@@ -6,12 +6,20 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 from ..._common.names import say_unknown
 from ...study.settings import PUBLISHED
 from . import options
+
+
+def option(default: Any, about: str, *names: str, **limits: Any) -> Any:
+    """A field that is an option of the command line, with its help."""
+    return field(default=default, metadata={"option": typer.Option(*names, help=about, **limits)})
 
 
 @dataclass(frozen=True)
@@ -20,29 +28,43 @@ class RunOptions:
 
     data_dir: options.Folder = None
     target: options.Target = None
-    task: options.Task = None
+    task: str | None = option(
+        None, "classification, regression, multilabel or segmentation, if the data leave it open."
+    )
     image_size: options.ImageSize = None
-    split: options.Split = 0
+    split: int = option(0, "Which standard split of a UCI data set to use.")
     broken: options.Broken = "stop"
     unpack_limit: options.UnpackLimit = None
-    missing: options.Missing = ""
-    numbers: options.Numbers = "standard"
-    train_rows: options.TrainRows = None
-    validation: options.Validation = None
-    long_texts: options.LongTexts = "cut"
+    missing: str = option("", "Words for a missing value in a table, in addition to empty fields: NA,-999, ...")
+    numbers: str = option(
+        "standard", "How numbers of a table are scaled: standard, or quantile (to a normal distribution)."
+    )
+    train_rows: int | None = option(None, "Train on only this many rows, the same share of each class.", min=2)
+    validation: float | None = option(
+        None, "The share of rows for validation, if the data have no such part [0.1].", min=0.0
+    )
+    long_texts: str = option("cut", "What to do with texts that are too long for the model: cut or refuse.")
     model: options.Model = None
-    weights: options.Weights = None
-    pretrained: options.Pretrained = False
-    width: options.StudyWidth = None
+    weights: Path | None = option(
+        None, "Fine-tune from these trained weights of --model: .safetensors, or a torch.save file."
+    )
+    pretrained: bool = option(
+        False, "Fine-tune from timm's pretrained weights for timm:NAME, in the local cache.", "--pretrained"
+    )
+    width: float | None = option(None, "A factor on the hidden widths of the network [digits: 2].")
     dropout: options.Dropout = None
-    size: options.Size = None
-    recipe: options.Recipe = None
-    augment: options.Augment = None
+    size: int | None = option(None, "The number of members [4, or what the recipe says].", min=1, max=10_000)
+    recipe: str | None = option(None, "The training settings of a paper, by name; see `pluribus recipes`.")
+    augment: str | None = option(
+        None,
+        "Augment training images: none, hflip, crop (flips and padded crops) or medium (RandAugment, mixup, cutmix) "
+        "[what the recipe says].",
+    )
     epochs: options.Epochs = None
-    patience: options.Patience = None
+    patience: int | None = option(None, "Stop after this many epochs without improvement on validation data.", min=1)
     batch_size: options.BatchSize = None
     lr: options.Rate = None
-    weight_decay: options.Decay = None
+    weight_decay: float | None = option(None, "The weight decay.", min=0)
     device: options.Device = "cpu"
     quiet: options.Quiet = False
     as_json: options.AsJson = False
@@ -110,18 +132,20 @@ FINE_TUNING = {"epochs": 3, "lr": 5e-5, "batch_size": 32}  # of networks that ar
 
 def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options of `RunOptions` one by one in the place of its argument `run`."""
-    names = [one.name for one in dataclasses.fields(RunOptions)]
+    fields, kinds = dataclasses.fields(RunOptions), get_type_hints(RunOptions, include_extras=True)
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        run = RunOptions(**{name: given.pop(name) for name in names})
+        run = RunOptions(**{one.name: given.pop(one.name) for one in fields})
         command(**given, run=run)
 
-    hints, shared = get_type_hints(command, include_extras=True), inspect.signature(RunOptions, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for name, one in inspect.signature(command).parameters.items():
-        parameters += shared.parameters.values() if name == "run" else [one.replace(annotation=hints[name])]
-    plain = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-    with_options.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {one.name: one.annotation for one in plain}
+    shared = []
+    for one in fields:
+        kind: Any = Annotated[kinds[one.name], one.metadata["option"]] if one.metadata else kinds[one.name]
+        shared.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=kind))
+    hints, parameters = get_type_hints(command, include_extras=True), list[inspect.Parameter]()
+    for name, own in inspect.signature(command).parameters.items():
+        parameters += shared if name == "run" else [own.replace(annotation=hints[name])]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
     return with_options

@@ -24,7 +24,6 @@ class Kind:
 
 
 _NO_COLUMNS = "The runs stored no finite values for each example, so charts made from them are left out."
-
 _NO_OUTSIDE = "The study has no out-of-distribution (OOD) data, so there are no charts of OOD detection: see --outside."
 
 CHARTS: dict[str, Kind] = {

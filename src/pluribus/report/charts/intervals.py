@@ -11,11 +11,8 @@ from ..figure import Figure, Panel, Styles, finite_range, legend
 from ..svg import CHARACTER, Axis, Chart, tick_text
 
 ROW = 26  # height of a line of intervals
-
 TALL_ROW = 44  # the same, with its label above it
-
 WIDTH = 640
-
 Point = tuple[float, Interval]
 
 
@@ -51,7 +48,10 @@ def intervals_figure(
             chart.text(left - 8, chart.at(0, middle)[1] + 4, label, "end")
         for k, (group, found) in enumerate(groups.items()):
             if label in found:
-                _interval(chart, found[label], middle + 0.22 * ((len(groups) - 1) / 2 - k), k + 1, f"{label}, {group}")
+                y = middle + 0.22 * ((len(groups) - 1) / 2 - k)
+                draw_interval(
+                    chart, found[label], y, k + 1, f"{label}, {group}: {tick_text([0.001])(found[label].value)}"
+                )
     header = ["", *(f"{group}: {part}" for group in groups for part in ("value", "low", "high"))]
     rows = [
         [label, *(f"{end:.4g}" for group in groups.values() for end in group.get(label, Interval(math.nan)))]
@@ -135,18 +135,15 @@ def row_chart(
     chart.line([(0, 0), (0, len(rows))], None, "line zero")
     for place, row in enumerate(rows):
         y = len(rows) - place - 0.5
-        if row.found.known:
-            cut = [min(max(end, chart.x.low), chart.x.high) for end in row.found[1:]]
-            chart.line([(end, y) for end in cut], row.style, "whisker")
-        chart.mark(row.found.value, y, row.style, row.hint)
+        draw_interval(chart, row.found, y, row.style, row.hint, 4.5)
         base, label = chart.at(0, y)[1] + 4.5, row.label if len(row.label) <= 19 else f"{row.label[:18]}…"
         chart.text(margin[0] - 8, base, label, "end", "name strong" if row.label == marked else "name")
         chart.text(476, base, row.cell, "end", "name")
     return chart.svg(summary)
 
 
-def _interval(chart: Chart, found: Interval, y: float, style: int, hint: str) -> None:
-    text = tick_text([0.001])
+def draw_interval(chart: Chart, found: Interval, y: float, style: int, hint: str, size: float = 4) -> None:
+    """A mark, and its interval as far as the axis goes."""
     if found.known:
-        chart.line([(found.low, y), (found.high, y)], style, "whisker")
-    chart.mark(found.value, y, style, f"{hint}: {text(found.value)}", 4)
+        chart.line([(min(max(end, chart.x.low), chart.x.high), y) for end in found[1:]], style, "whisker")
+    chart.mark(found.value, y, style, hint, size)

@@ -17,7 +17,6 @@ from ..svg import CHARACTER, Axis, Chart, short_ticks, tick_text
 PLANE = 420  # width of a picture of a plane
 LEVELS = 9  # contour lines at most
 BAR, BAR_STEPS = 62, 24  # the room for a colour bar, and its shades
-
 Place = tuple[float, float]
 NOTHING: Mapping[str, Any] = {}
 
@@ -126,7 +125,7 @@ def heat_map(
     """A matrix between networks as shades, divided where one run ends and the next begins; darker is more."""
     n, names = len(matrix), [", ".join(filter(None, (run, one))) for run, own in parts for one in own]
     scale = height_scale(np.asarray(matrix if ends is None else ends, float))
-    each = len(parts) == n  # every row has a name beside it
+    each = len(parts) == n  # every row has a name next to it
     room = 20 + round(CHARACTER * 12 * max(len(run) for run, _ in parts)) if each else 34
     room = min(room, 150)
     chart = Chart(Axis(0, n, room=0), Axis(0, n, room=0), (PLANE, PLANE), (room, BAR, 8, room))
@@ -345,7 +344,7 @@ def _path(chart: Chart, path: np.ndarray, style: int, label: str) -> None:
 
 
 def contour_segments(u: np.ndarray, v: np.ndarray, z: np.ndarray, level: float) -> list[tuple[Place, Place]]:
-    """The pieces of the line on which z, given at (u[i], v[j]), is `level`; none beside NaN and infinities.
+    """The pieces of the line on which z, given at (u[i], v[j]), is `level`; none next to NaN and infinities.
 
     >>> contour_segments(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[0.0, 0.0], [1.0, 1.0]]), 0.25)
     [((0.25, 1.0), (0.25, 0.0))]

@@ -22,6 +22,7 @@ from ..figure import (
     curve_panel,
     finite_range,
     legend,
+    mean_curve,
     room_for_ticks,
     values,
 )
@@ -60,14 +61,12 @@ def gain_chart(found: ComparedGroups, choice: Group | None) -> Figure | None:
         f"0.{' Lines that end at the edge go on.' if far else ''} Cost: {say_meaning(found.groups)}."
     )
     header = ["Method", f"Gain in {kind.title}", "Result", "Cost"]
-    return Figure(
-        "gain", "Gain over one network", caption, [Panel(svg)], header=header, rows=[table[i] for i in order],
-        key=[(style, word) for word, style in GAINS.items()],
-    )  # fmt: skip
+    key = [(style, word) for word, style in GAINS.items()]
+    rows_shown = [table[i] for i in order]
+    return Figure("gain", "Gain over one network", caption, [Panel(svg)], header=header, rows=rows_shown, key=key)
 
 
 WORDS = {"better": "better", "worse": "worse", "within noise": "unclear", "": "unclear"}
-
 GAINS = {"better": 1, "unclear": 0, "worse": 2}  # styles
 
 
@@ -105,27 +104,23 @@ def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -
     """Quality against the cost of a prediction, with the frontier: nothing is both better and cheaper."""
     price, metric = cost_name(groups), metric or next((n for n in ("nll", "rmse", "accuracy") if values(groups, n)), "")
     good, paid = values(groups, metric) if metric else {}, values(groups, price)
-    shown = [group for group in groups if group.label in good and group.label in paid]
-    if len(shown) < 2:
-        return None
     kind = quantity(metric)
-    x, y = finite_range(paid[g.label] for g in shown), finite_range(good[g.label] * kind.factor for g in shown)
+    points = {group: (paid[group.label], good[group.label] * kind.factor)
+              for group in groups if group.label in good and group.label in paid}  # fmt: skip
+    if len(points) < 2:
+        return None
+    x, y = (finite_range(side) for side in zip(*points.values(), strict=True))
     log = x[0] > 0 and x[1] / x[0] > 4
     axes = Axis(*x, log=log, room=0.1), Axis(*y, room=0.12)
     chart = Chart(*axes, size=(560, 300), margin=(room_for_ticks(axes[1]), 14, 14, 44))
-    chart.axes(
-        f"{'time' if price == 'relative_latency' else 'mult-adds'} of a prediction, × one network",
-        _title(metric),
-        x_text=short_ticks if log else None,
-    )
-    edge = frontier([(paid[g.label], good[g.label] * kind.factor) for g in shown], kind.better == "higher")
-    chart.line(edge, None, "line frontier")
+    what = "time" if price == "relative_latency" else "mult-adds"
+    chart.axes(f"{what} of a prediction, × one network", _title(metric), x_text=short_ticks if log else None)
+    chart.line(frontier([*points.values()], kind.better == "higher"), None, "line frontier")
     places = []
-    for group in sorted(shown, key=lambda one: styles[one.label], reverse=True):
-        point = paid[group.label], good[group.label] * kind.factor
+    for group in sorted(points, key=lambda one: styles[one.label], reverse=True):
         hint = f"{group.label}: {format_interval(estimate(group, metric), metric)} at {say_times(paid[group.label])}"
-        chart.mark(*point, styles[group.label], hint, 5)
-        places.append((*chart.at(*point), 5, group.label))
+        chart.mark(*points[group], styles[group.label], hint, 5)
+        places.append((*chart.at(*points[group]), 5, group.label))
     place_labels(chart, places[::-1])
     names = [metric, "parameters", "mult_adds", "latency", "memory", price]
     names = [name for name in dict.fromkeys(names) if values(groups, name)]
@@ -135,7 +130,9 @@ def trade_off_chart(groups: Sequence[Group], styles: Styles, metric: str = "") -
         f"Good and cheap is at the {good_corner} left. The line is the frontier: the best average at each cost. "
         f"Cost: {say_meaning(groups)}."
     )
-    summary = "; ".join(f"{g.label} {format_value(good[g.label], metric)} at {say_times(paid[g.label])}" for g in shown)
+    summary = "; ".join(
+        f"{g.label} {format_value(good[g.label], metric)} at {say_times(x)}" for g, (x, _) in points.items()
+    )
     header = ["Method", *(_title(name) for name in names)]
     panels = [Panel(chart.svg(f"{_title(metric)} against cost. {summary}"))]
     return Figure("trade-off", "Quality versus cost", caption, panels, header=header, rows=rows)
@@ -168,26 +165,22 @@ def risk_coverage_chart(groups: Sequence[Group], styles: Styles) -> Figure | Non
     if not found:
         return None
 
-    def at(label: str, coverage: float) -> str:
-        return f"{100 * np.interp(coverage, *found[label]):.2f}"
-
     top = max(float(y.max()) for _, y in found.values())
     titles = ("share answered", "error of the answers")
     panel = curve_panel(found, styles, titles, (Axis(0, 1, room=0.02), Axis(0, top or 1, room=0.02)))
     caption = (
         "Answer only the most certain examples: the error of the answers, against the share answered. Lower is better."
     )
-    rows = [[label, *(at(label, share) for share in (0.5, 0.8, 0.9, 0.95, 1))] for label in found]
-    header = ["Method", *(f"Error %, {share} % answered" for share in (50, 80, 90, 95, 100))]
-    return Figure(
-        "risk-coverage", "Error versus coverage", caption, [panel], "wide", legend(found, styles), header, rows
-    )
+    shares = (50, 80, 90, 95, 100)
+    rows = [[label, *(f"{100 * np.interp(one / 100, *curve):.2f}" for one in shares)] for label, curve in found.items()]
+    header, keys = ["Method", *(f"Error %, {share} % answered" for share in shares)], legend(found, styles)
+    return Figure("risk-coverage", "Error versus coverage", caption, [panel], "wide", keys, header, rows)
 
 
 def training_curves_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """What was measured after each epoch, mean over seeds."""
-    judged = ("validation_accuracy", "validation_nll", "validation_loss", "validation_rmse")
-    keys = [next((key for key in judged if any(_history(group, key) for group in groups)), ""), "loss"]
+    validation = ("validation_accuracy", "validation_nll", "validation_loss", "validation_rmse")
+    keys = [next((key for key in validation if any(_history(group, key) for group in groups)), ""), "loss"]
     panels: list[Panel] = []
     labels: dict[str, Curve] = {}
     for key in keys:
@@ -211,13 +204,10 @@ def _title(name: str) -> str:
     return f"{kind.title}, {kind.unit}" if kind.unit else kind.title
 
 
-def _history(group: Group, key: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _history(group: Group, key: str) -> Curve | None:
     found: dict[float, list[float]] = {}
     for run in group.runs:
         for number, row in enumerate(run.record.get("history") or []):
             if isinstance(row.get(key), (int, float)) and math.isfinite(row[key]):
-                found.setdefault(row.get("epoch", number), []).append(row[key])
-    if not found:
-        return None
-    epochs = sorted(found)
-    return np.array(epochs, dtype=float) + 1, np.array([np.mean(found[epoch]) for epoch in epochs])
+                found.setdefault(row.get("epoch", number) + 1, []).append(row[key])
+    return mean_curve(found) if found else None

@@ -15,7 +15,6 @@ from ..figure import SMALL, SMALL_MARGIN, Figure, Panel, Styles, columns_by_grou
 from ..svg import Axis, Chart
 
 SHOWN = 150  # examples in a panel
-
 LEVELS = np.linspace(0.05, 0.95, 19)
 
 
@@ -39,26 +38,21 @@ def predictions_against_targets_chart(groups: Sequence[Group], styles: Styles) -
 
 def coverage_curve_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """The share of targets inside intervals against the share that they promise."""
-    found: dict[str, Curve] = {}
-    for group, runs in _spread(groups):
-        shares = [_coverage(*run) for run in runs]
-        found[group.label] = LEVELS, np.mean(shares, axis=0)
+    found = {
+        group.label: (LEVELS, np.mean([_coverage(*run) for run in runs], axis=0)) for group, runs in _spread(groups)
+    }
     if not found:
         return None
-
     axes = Axis(0, 1, room=0.02), Axis(0, 1, room=0.02)
     panel = curve_panel(found, styles, ("nominal coverage", "share inside"), axes, diagonal=True)
     caption = (
         "Share of targets inside the central intervals, against the nominal share (normal distributions with the "
         "predicted mean and total variance). Below the diagonal the method is overconfident."
     )
-    rows = [
-        [label, *(f"{100 * np.interp(level, *found[label]):.1f}" for level in (0.5, 0.8, 0.9, 0.95))] for label in found
-    ]
-    header = ["Method", *(f"Inside {level} %" for level in (50, 80, 90, 95))]
-    return Figure(
-        "coverage", "Coverage of the intervals", caption, [panel], "wide", legend(found, styles), header, rows
-    )
+    levels = (50, 80, 90, 95)
+    rows = [[label, *(f"{100 * np.interp(one / 100, *curve):.1f}" for one in levels)] for label, curve in found.items()]
+    header, keys = ["Method", *(f"Inside {level} %" for level in levels)], legend(found, styles)
+    return Figure("coverage", "Coverage of the intervals", caption, [panel], "wide", keys, header, rows)
 
 
 def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
@@ -72,7 +66,6 @@ def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure 
         found[group.label] = deviation, np.array([math.sqrt(((target - mean)[part] ** 2).mean()) for part in parts])
     if not found:
         return None
-
     both = finite_range([0.0, *(v for curve in found.values() for side in curve for v in side)])
     titles = ("predicted deviation", "root mean squared error")
     axes = Axis(*both, room=0.03), Axis(*both, room=0.03)
@@ -82,10 +75,8 @@ def error_by_deviation_chart(groups: Sequence[Group], styles: Styles) -> Figure 
         "along the diagonal, the method knows where it is wrong; if it is flat, it does not."
     )
     rows = [[label, f"{y[0]:.4g}", f"{y[-1]:.4g}"] for label, (_, y) in found.items()]
-    header = ["Method", "Error of the surest tenth", "Error of the least sure tenth"]
-    return Figure(
-        "deviation", "Error versus predicted deviation", caption, [panel], "wide", legend(found, styles), header, rows
-    )
+    header, keys = ["Method", "Error of the surest tenth", "Error of the least sure tenth"], legend(found, styles)
+    return Figure("deviation", "Error versus predicted deviation", caption, [panel], "wide", keys, header, rows)
 
 
 def _scatter(group: Group, style: int) -> str:

@@ -18,27 +18,23 @@ Lines = Mapping[str, Sequence[Point]]
 
 def sweeps_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
     """A panel for each swept method and quantity, a line for each combination of the other settings."""
-    panels: list[Panel] = []
-    rows: list[list[str]] = []
-    entries: list[tuple[int, str]] = []
+    panels, rows, entries = list[Panel](), list[list[str]](), list[tuple[int, str]]()
     for method, members in _find_sweeps(groups).items():
         axis, series = _series(members)
         names = [name for name in ("accuracy", "rmse", "nll", "ece", "mult_adds") if len(values(members, name)) > 1]
         numbers = {name: i + 1 for i, name in enumerate(series)}
         if len(series) > 1:
             entries += legend(series, numbers)
-        numeric = all(_number(x) for line in series.values() for x, _ in line)
         found = list(dict.fromkeys(x for line in series.values() for x, _ in line))
+        numeric = all(map(_number, found))
         place = {_text(x): float(x) if numeric else float(i) for i, x in enumerate(found)}
         texts = {at: text for text, at in place.items()}
         for name in names:
             lines = {label: sorted((place[_text(x)], estimate(one, name)) for x, one in line)
                      for label, line in series.items()}  # fmt: skip
             title = quantity(name).title
-            start = f"{method}: {title} against {axis}"
-            panels.append(
-                Panel(_panel(lines, numbers, name, axis.replace("_", " "), texts, start), f"{method} · {title}")
-            )
+            svg = _panel(lines, numbers, name, axis.replace("_", " "), texts, f"{method}: {title} against {axis}")
+            panels.append(Panel(svg, f"{method} · {title}"))
         for group in members:
             shown = [f"{name} {format_interval(estimate(group, name), name)}" for name in names]
             rows.append([group.label, _text(_settings(group).get(axis)), "; ".join(shown)])
@@ -63,11 +59,8 @@ def capacity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         lines = {one: [(float(widths.index(width)), gain) for width, gain in line] for one, line in found.items()}
         start = f"Gain in {title} over the single network"
         panels.append(Panel(_panel(lines, numbers, name, "width", texts, start, zero=True), title))
-        rows += [
-            [one, f"{width:g}", title, format_interval(gain, name)]
-            for one, line in found.items()
-            for width, gain in line
-        ]
+        for one, line in found.items():
+            rows += [[one, f"{width:g}", title, format_interval(gain, name)] for width, gain in line]
     caption = (
         "Above zero: better than one network of the same width. An efficient ensemble divides the network among its "
         "members: it gains where the network has capacity to spare. The thin network is a single one of half the width."
@@ -101,7 +94,7 @@ def _find_sweeps(groups: Sequence[Group]) -> dict[str, list[Group]]:
     found: dict[str, list[Group]] = {}
     for group in groups:
         found.setdefault(group.record["method"], []).append(group)
-    return {method: members for method, members in found.items() if len(members) > 1 and _find_varying(members)}
+    return {method: members for method, members in found.items() if _find_varying(members)}
 
 
 def _settings(group: Group) -> dict[str, Any]:
@@ -147,7 +140,8 @@ def _panel(
     across, up = finite_range(x for x, _ in points), finite_range(ends)
     chart = Chart(Axis(*across, room=0.1), Axis(*up), size=(240, 200), margin=(52, 8, 8, 40))
     labels = list(texts.items()) if len(texts) <= 8 else None
-    chart.axes(axis, x_labels=labels, y_text=_large if max(map(abs, up)) >= 1e4 else None)
+    large = max(map(abs, up)) >= 1e4
+    chart.axes(axis, x_labels=labels, y_text=(lambda y: format_short(y).replace(".00", "")) if large else None)
     if zero:
         chart.line([(x, 0.0) for x in across], None, "zero")
 
@@ -155,10 +149,6 @@ def _panel(
         return f"{label}, {axis} {texts[x]}: {format_value(found.value / factor, name)}"
 
     return chart.svg(f"{start}. {'; '.join(draw_lines(chart, scaled, styles, say))}")
-
-
-def _large(value: float) -> str:
-    return format_short(value).replace(".00", "")
 
 
 def _number(value: Any) -> bool:

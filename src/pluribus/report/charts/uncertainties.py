@@ -30,7 +30,7 @@ def uncertainty_parts_chart(groups: Sequence[Group], styles: Styles) -> Figure |
             found[group.label] = each
     if not found:
         return None
-    shown = {label: _interval(each) for label, each in found.items()}
+    shown = {label: _within_one(t_interval(each)) for label, each in found.items()}
     order = sorted(shown, key=lambda label: -shown[label].value)
     caption = (
         "Spearman's rank correlation of the two over the test examples: at 1 both rank the examples in the same order, "
@@ -56,8 +56,7 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(require("scipy.stats", "report", "report").spearmanr(first, second).statistic)
 
 
-def _interval(each: Sequence[float]) -> Interval:
-    found = t_interval(each)
+def _within_one(found: Interval) -> Interval:
     return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
 
 
@@ -68,14 +67,11 @@ def _say(shown: dict[str, Interval]) -> str:
     span = (
         f"from {means[least]:.2f} ({least}) to {means[most]:.2f} ({most})" if least != most else f"{means[least]:.2f}"
     )
+    words = "for some methods they are nearly one signal, for others less so"
     if means[least] >= STRONG:
         words = "both rank the examples alike, so they are nearly one signal"
-    elif means[most] < WEAK:
-        words = "they rank the examples quite differently"
     elif means[most] < STRONG:
-        words = "they partly overlap"
-    else:
-        words = "for some methods they are nearly one signal, for others less so"
+        words = "they partly overlap" if means[most] >= WEAK else "they rank the examples quite differently"
     others = "Mucsányi et al. (2024) found no method that separates the two in practice."
     return f"Found here: {span}; {words}. {others}"
 
@@ -112,8 +108,7 @@ def reliability_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
         "diagonal are overconfident."
     )
     header = ["Method", "ECE", "Mean confidence", "Accuracy", "On average"]
-    title = "Calibration"
-    return Figure("reliability", title, caption, panels, "small", header=header, rows=rows)
+    return Figure("reliability", "Calibration", caption, panels, "small", header=header, rows=rows)
 
 
 def member_diversity_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
