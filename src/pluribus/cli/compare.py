@@ -119,7 +119,7 @@ def _conduct(
     page, differences = folder / "report.html", Differences()
     if results:
         report(results if study.choose else folder, page, known=results, differences=differences, command=command)
-    boosting = _boosting(results, study, folder) if baselines else []
+    boosting = _boosting(results, study, folder) if baselines and results else []
     if run.as_json:
         place: dict[str, Any] = {"folder": str(folder), "page": str(page) if results else None}
         place["next"] = _next(study, folder)

@@ -17,7 +17,12 @@ Budget = Annotated[str | None, typer.Option(help="An upper limit: 1.5 (times the
 
 
 def plan_command(
-    model: Annotated[str, typer.Option(help="A built-in network, timm:NAME or python:MODULE:FUNCTION.")] = "resnet18",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A built-in network, timm:NAME or python:MODULE:FUNCTION [resnet18; with --data one that fits]."
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(help="Try the three most promising briefly on these data, which give --shape and --classes."),
@@ -55,7 +60,7 @@ def plan_command(
     import torch
 
     from ..deploy.budget.planning import plan
-    from ..models.by_name import build_network
+    from ..models.by_name import build_network, usual
 
     if data is not None and as_json:
         raise ValueError("plan: --json lists settings and trains nothing, so it cannot be given with --data.")
@@ -67,6 +72,8 @@ def plan_command(
 
         found_data = load_data(Run(data=data, source=source))
         shape, classes = ",".join(map(str, found_data.shape)), count_outputs(found_data)
+        model = model or usual(found_data.shape, found_data.task == "segmentation")
+    model = model or "resnet18"
     row = tuple(options.whole_number("--shape", part) for part in options.split_names(shape))
     limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
     values = {name: options.budget(f"--{name.replace('_', '-')}", text) for name, text in limits.items() if text}
