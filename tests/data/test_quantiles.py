@@ -6,6 +6,7 @@ from scipy.stats import norm
 
 from pluribus.data import load
 from pluribus.data.encoding import check_encoding
+from pluribus.data.tables import feature_names, feature_sizes
 
 preprocessing = pytest.importorskip("sklearn.preprocessing")
 
@@ -58,3 +59,22 @@ def test_missing_values_keep_their_flag_and_the_encoding_is_checked(tmp_path):
     data.encoding["columns"][0]["knots"].reverse()
     with pytest.raises(ValueError, match="knots must increase"):
         check_encoding(data.encoding)
+
+
+def test_bins_are_those_of_the_authors_package_and_learnt_from_training_rows(tmp_path):
+    package = pytest.importorskip("rtdl_num_embeddings")
+    values = np.random.default_rng(0).normal(size=300)
+    values[::5] = np.nan
+    spec = write(tmp_path / "rows.csv", values)
+    raw, binned = (load(spec, target="label", numbers=numbers) for numbers in ("standard", "piecewise"))
+    train, test = (part[:][0] for part in (raw.train, raw.test))
+    known = train[:, 1] == 0
+    peer = package.PiecewiseLinearEncoding(package.compute_bins(train[known, :1], n_bins=48))
+    found = binned.test[:][0]
+    assert feature_sizes(binned.encoding)[:2] == [48, 1] and len(feature_names(binned.encoding)) == found.shape[1]
+    np.testing.assert_allclose(found[:, :48], peer(test[:, :1]).numpy(), atol=2e-4)
+    np.testing.assert_array_equal(found[:, 48], test[:, 1])
+    check_encoding(binned.encoding)
+    binned.encoding["columns"][0]["bins"].reverse()
+    with pytest.raises(ValueError, match="bins must increase"):
+        check_encoding(binned.encoding)

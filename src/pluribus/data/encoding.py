@@ -11,7 +11,8 @@ from .tables import feature_names
 from .texts import LONG, TEXT_COLUMN
 
 _SCALED = {
-    "name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool, "knots?": [Finite], "scores?": [Finite]
+    "name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool, "knots?": [Finite], "scores?": [Finite],
+    "bins?": [Finite],
 }  # fmt: skip
 
 _CATEGORY = {"name": str, "kind": str, "levels": [str]}
@@ -87,6 +88,9 @@ def _check_column(column: dict[str, Any]) -> None:
     knots = column.get("knots", [0.0])
     if len(knots) != len(column.get("scores", [0.0])) or any(a >= b for a, b in itertools.pairwise(knots)) or not knots:
         raise ValueError(f"{where}: its knots must increase, with a score for each")
+    bins = column.get("bins", [0.0, 1.0])
+    if len(bins) < 2 or any(a >= b for a, b in itertools.pairwise(bins)):
+        raise ValueError(f"{where}: its bins must increase")
 
 
 def encoded_shape(encoding: dict[str, Any]) -> tuple[int, ...]:

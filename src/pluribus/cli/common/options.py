@@ -77,7 +77,10 @@ Missing = Annotated[
 ]
 
 Numbers = Annotated[
-    str, typer.Option(help="How numbers of a table are scaled: standard, or quantile (to a normal distribution).")
+    str,
+    typer.Option(
+        help="How numbers of a table are read: standard, quantile (to a normal distribution) or piecewise (in bins)."
+    ),
 ]
 
 UnpackLimit = Annotated[
