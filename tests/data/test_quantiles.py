@@ -33,7 +33,10 @@ def test_scores_are_those_of_scikit_learn(tmp_path):
     assert abs(ours).max() <= norm.ppf(1 - 0.5 / len(raw.train)) + 1e-4
 
 
-def test_nothing_is_learnt_from_test_rows(tmp_path):
+@pytest.mark.parametrize("numbers", ["standard", "quantile", "piecewise"])
+def test_nothing_is_learnt_from_validation_and_test_rows(tmp_path, numbers):
+    if numbers == "piecewise":
+        pytest.importorskip("rtdl_num_embeddings")
     from pandas import DataFrame
 
     found = []
@@ -42,9 +45,10 @@ def test_nothing_is_learnt_from_test_rows(tmp_path):
         folder.mkdir()
         generator = np.random.default_rng(0)
         for part, more in (("train", 0.0), ("validation", shift), ("test", shift)):
-            frame = DataFrame({"x": generator.normal(size=60) + more, "label": [0, 1] * 30})
+            words = ["new" if more else "old", "both"] * 30
+            frame = DataFrame({"x": generator.normal(size=60) + more, "word": words, "label": [0, 1] * 30})
             frame.to_csv(folder / f"{part}.csv", index=False)
-        data = load(f"table:{folder}", target="label", numbers="quantile")
+        data = load(f"table:{folder}", target="label", numbers=numbers)
         found.append((data.encoding, data.train[:][0]))
     assert found[0][0] == found[1][0] and (found[0][1] == found[1][1]).all()
 

@@ -60,6 +60,8 @@ def plan_command(
     import torch
 
     from ..deploy.budget.planning import plan
+    from ..methods import METHODS
+    from ..methods.method_info import info_of
     from ..models.by_name import build_network, usual
 
     if data is not None and as_json:
@@ -97,7 +99,8 @@ def plan_command(
         )
     typer.echo(found.to_json(indent=1) if as_json else str(found))
     if found.rows and not as_json:
-        names = list(dict.fromkeys(["single", *(one["method"] for one in found.best if not found.is_thin(one))]))[:4]
+        able = [one["method"] for one in found.best if not found.is_thin(one)]
+        names = list(dict.fromkeys(["single", *(name for name in able if not info_of(METHODS[name]).for_trained)]))[:4]
         size = next((one["size"] for one in found.best if one["method"] in names), 4)
         if data is not None:
             _try(found, names, data, source, model, width, epochs)

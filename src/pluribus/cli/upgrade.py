@@ -62,11 +62,11 @@ def upgrade_command(
         )
     options.check_device(run.device)
     check_folder(out, overwrite)
-    say = (
-        (lambda text: None)
-        if run.silent
-        else (lambda text: messages.print(safe_text(text), soft_wrap=not messages.is_terminal))
-    )
+
+    def say(text: str) -> None:
+        if not run.silent:
+            messages.print(safe_text(text), soft_wrap=not messages.is_terminal)
+
     predictor, upgraded, notes = upgrade_predictor(
         run.conditions([data], outside=outside), data, run.model or "auto", budget, size=run.size or 4,
         coverage=coverage, risk=risk,

@@ -65,6 +65,14 @@ def installed() -> list[str]:
     return [name for name, one in LIBRARIES.items() if importlib.util.find_spec(one.module.partition(".")[0])]
 
 
+def check_boosting(data: Data) -> None:
+    """Refuse data that boosting cannot learn from."""
+    texts = data.kind == "table" and data.encoding is not None and data.encoding["columns"][0]["kind"] == "text"
+    if data.kind != "table" or data.task not in ("classification", "regression") or data.targets or texts:
+        what = "texts" if texts else f"{data.kind} for {data.task}" + (" of several targets" if data.targets else "")
+        raise ValueError(f"--baselines: gradient boosting needs a table with one target, but {data.name} holds {what}.")
+
+
 def boost(name: str, data: Data, seed: int, calibrate: bool = False) -> tuple[Prediction, dict[str, float]]:
     """What boosting predicts for the test rows of a table, and the seconds of training and of prediction.
 
@@ -75,8 +83,7 @@ def boost(name: str, data: Data, seed: int, calibrate: bool = False) -> tuple[Pr
     Args:
         calibrate: variances are scaled to fit the calibration rows, as those of networks are in a study
     """
-    if data.kind != "table" or data.task not in ("classification", "regression") or data.targets:
-        raise ValueError(f"boosting: needs a table with one target, but {data.name} is for {data.task}.")
+    check_boosting(data)
     x, y = _arrays(data, data.train)
     held_out = _arrays(data, data.selection)
     inputs = _arrays(data, data.test)[0]
