@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import sqlite3
 
 import numpy as np
 import pytest
@@ -27,7 +26,6 @@ from pluribus.report.claims import Claim, ClaimVerdict
 from pluribus.reproduce.parts import Context, InParts, Part, part_path
 from pluribus.reproduce.running import collect, reproduce_claim
 from pluribus.results.judgements import HOLDS
-from pluribus.study import fingerprints
 from pluribus.study.folder import _check_folder, _claim
 from pluribus.study.grid import Study
 from pluribus.study.progress import MARK, read_progress
@@ -158,21 +156,6 @@ def test_any_progress_is_one_or_none(tmp_path_factory, content):
     (folder / MARK).write_bytes(content) if isinstance(content, bytes) else rewrite(folder / MARK, content)
     found = read_progress(folder)
     assert found is None or 0 <= found.epoch <= found.epochs and 0 <= found.seconds < float("inf")
-
-
-@SOME
-@given(*[st.one_of(st.none(), st.integers(-3, 3), st.text(max_size=3), st.binary(max_size=3))] * 3)
-def test_any_digests_of_the_cache_are_of_use_or_not(tmp_path_factory, first, second, third):
-    place = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(place))
-        patch.setattr(fingerprints, "ALWAYS_READ", 1)
-        (place / "x.csv").write_text("a,b")
-        fingerprints._Known().store()
-        cache = sqlite3.connect(place / "pluribus" / "contents.sqlite")
-        with contextlib.closing(cache), cache:
-            cache.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (first, second, third))
-        assert fingerprints.fingerprints([f"table:{place / 'x.csv'}"], {}, None)
 
 
 def test_any_list_of_frames_is_read_or_refused(tmp_path):

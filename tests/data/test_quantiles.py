@@ -6,6 +6,7 @@ from scipy.stats import norm
 
 from pluribus.data import load
 from pluribus.data.encoding import check_encoding
+from pluribus.data.tables import feature_names, feature_sizes
 
 preprocessing = pytest.importorskip("sklearn.preprocessing")
 
@@ -32,7 +33,10 @@ def test_scores_are_those_of_scikit_learn(tmp_path):
     assert abs(ours).max() <= norm.ppf(1 - 0.5 / len(raw.train)) + 1e-4
 
 
-def test_nothing_is_learnt_from_test_rows(tmp_path):
+@pytest.mark.parametrize("numbers", ["standard", "quantile", "piecewise"])
+def test_nothing_is_learnt_from_validation_and_test_rows(tmp_path, numbers):
+    if numbers == "piecewise":
+        pytest.importorskip("rtdl_num_embeddings")
     from pandas import DataFrame
 
     found = []
@@ -41,9 +45,10 @@ def test_nothing_is_learnt_from_test_rows(tmp_path):
         folder.mkdir()
         generator = np.random.default_rng(0)
         for part, more in (("train", 0.0), ("validation", shift), ("test", shift)):
-            frame = DataFrame({"x": generator.normal(size=60) + more, "label": [0, 1] * 30})
+            words = ["new" if more else "old", "both"] * 30
+            frame = DataFrame({"x": generator.normal(size=60) + more, "word": words, "label": [0, 1] * 30})
             frame.to_csv(folder / f"{part}.csv", index=False)
-        data = load(f"table:{folder}", target="label", numbers="quantile")
+        data = load(f"table:{folder}", target="label", numbers=numbers)
         found.append((data.encoding, data.train[:][0]))
     assert found[0][0] == found[1][0] and (found[0][1] == found[1][1]).all()
 
@@ -58,3 +63,22 @@ def test_missing_values_keep_their_flag_and_the_encoding_is_checked(tmp_path):
     data.encoding["columns"][0]["knots"].reverse()
     with pytest.raises(ValueError, match="knots must increase"):
         check_encoding(data.encoding)
+
+
+def test_bins_are_those_of_the_authors_package_and_learnt_from_training_rows(tmp_path):
+    package = pytest.importorskip("rtdl_num_embeddings")
+    values = np.random.default_rng(0).normal(size=300)
+    values[::5] = np.nan
+    spec = write(tmp_path / "rows.csv", values)
+    raw, binned = (load(spec, target="label", numbers=numbers) for numbers in ("standard", "piecewise"))
+    train, test = (part[:][0] for part in (raw.train, raw.test))
+    known = train[:, 1] == 0
+    peer = package.PiecewiseLinearEncoding(package.compute_bins(train[known, :1], n_bins=48))
+    found = binned.test[:][0]
+    assert feature_sizes(binned.encoding)[:2] == [48, 1] and len(feature_names(binned.encoding)) == found.shape[1]
+    np.testing.assert_allclose(found[:, :48], peer(test[:, :1]).numpy(), atol=2e-4)
+    np.testing.assert_array_equal(found[:, 48], test[:, 1])
+    check_encoding(binned.encoding)
+    binned.encoding["columns"][0]["bins"].reverse()
+    with pytest.raises(ValueError, match="bins must increase"):
+        check_encoding(binned.encoding)

@@ -54,7 +54,7 @@ def test_the_verdict_follows_the_likelihoods_of_the_same_rows(table):
 
 
 def test_images_are_named():
-    with pytest.raises(ValueError, match="needs a table with one target"):
+    with pytest.raises(ValueError, match="needs a table with one target, but digits holds images"):
         boost("boosting", load("digits"), 0)
 
 

@@ -87,6 +87,8 @@ def compare_command(
     options.check_device(run.device)
     if run.start and not methods:
         study = _without_refusing(study, run)
+    if baselines:
+        _check_baselines(study)
     _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, keep, yes, run, baselines)
 
 
@@ -139,12 +141,21 @@ def _conduct(
         raise typer.Exit(1)
 
 
+def _check_baselines(study: Any) -> None:
+    """Refuse data that gradient boosting cannot learn from, before anything is trained."""
+    from ..study.boosting import check_boosting
+    from ..study.run import load_data
+
+    for run in study.runs():
+        check_boosting(load_data(run))
+
+
 def _boosting(results: Any, study: Any, folder: Path) -> list[dict[str, Any]]:
     """Gradient boosting on the rows of the study, stored in its folder."""
     from .._common.atomic import atomic_write
     from ..study.boosting import judge_boosting
 
-    rows = judge_boosting(results, study.runs())
+    rows = judge_boosting(results, study.runs()) if results else []
     with atomic_write(folder / "baselines.json") as path:
         path.write_text(json.dumps(rows, indent=1))
     return rows

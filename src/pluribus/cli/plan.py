@@ -16,7 +16,12 @@ Budget = Annotated[str | None, typer.Option(help="An upper limit: 1.5 (times the
 
 
 def plan_command(
-    model: Annotated[str, typer.Option(help="A built-in network, timm:NAME or python:MODULE:FUNCTION.")] = "resnet18",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A built-in network, timm:NAME or python:MODULE:FUNCTION [resnet18; with --data one that fits]."
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(help="Try the three most promising briefly on these data, which give --shape and --classes."),
@@ -54,7 +59,9 @@ def plan_command(
     import torch
 
     from ..deploy.budget.planning import plan
-    from ..models.by_name import build_network
+    from ..methods import METHODS
+    from ..methods.method_info import info_of
+    from ..models.by_name import build_network, usual
 
     if data is not None and as_json:
         raise ValueError("plan: --json lists settings and trains nothing, so it cannot be given with --data.")
@@ -66,6 +73,8 @@ def plan_command(
 
         found_data = load_data(Run(data=data, source=source))
         shape, classes = ",".join(map(str, found_data.shape)), count_outputs(found_data)
+        model = model or usual(found_data.shape, found_data.task == "segmentation")
+    model = model or "resnet18"
     row = tuple(options.whole_number("--shape", part) for part in options.split_names(shape))
     limits = {"parameters": parameters, "mult_adds": mult_adds, "memory": memory, "latency": latency}
     values = {name: options.budget(f"--{name.replace('_', '-')}", text) for name, text in limits.items() if text}
@@ -89,7 +98,8 @@ def plan_command(
         )
     typer.echo(found.to_json(indent=1) if as_json else str(found))
     if found.rows and not as_json:
-        names = list(dict.fromkeys(["single", *(one["method"] for one in found.best if not found.is_thin(one))]))[:4]
+        able = [one["method"] for one in found.best if not found.is_thin(one)]
+        names = list(dict.fromkeys(["single", *(name for name in able if not info_of(METHODS[name]).for_trained)]))[:4]
         size = next((one["size"] for one in found.best if one["method"] in names), 4)
         if data is not None:
             _try(found, names, data, source, model, width, epochs)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .common import options
-from .common.messages import messages, say_notes
+from .common.messages import messages, safe_text, say_notes
 from .common.run_options import RunOptions, takes_run_options
 
 
@@ -62,7 +62,11 @@ def upgrade_command(
         )
     options.check_device(run.device)
     check_folder(out, overwrite)
-    say = (lambda text: None) if run.silent else messages.print
+
+    def say(text: str) -> None:
+        if not run.silent:
+            messages.print(safe_text(text), soft_wrap=not messages.is_terminal)
+
     predictor, upgraded, notes = upgrade_predictor(
         run.conditions([data], outside=outside), data, run.model or "auto", budget, size=run.size or 4,
         coverage=coverage, risk=risk,

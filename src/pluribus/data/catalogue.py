@@ -97,8 +97,8 @@ def load(
         tokenizer: the folder of the model whose tokenizer reads the texts of "text:reviews.csv"
         long_texts: "cut" texts that are longer than that model takes, with a note, or "refuse" them
         missing: words that stand for a missing value in a table, besides empty fields
-        numbers: how numbers of a table are scaled: "standard", or "quantile", to a normal distribution; both by the
-            training rows alone
+        numbers: how numbers of a table are scaled: "standard"; "quantile", to a normal distribution; or "piecewise", a
+            piecewise-linear encoding in 48 bins (extra `tables`); each by the training rows alone
 
     >>> load("moons")
     Data('moons': table of shape (2,), 2 classes; 700 training, 100 validation and 200 test rows)

@@ -10,7 +10,8 @@ from .tables import feature_names
 from .texts import TEXT_COLUMN
 
 _SCALED = {
-    "name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool, "knots?": [Finite], "scores?": [Finite]
+    "name": str, "kind": str, "mean": Finite, "std": Finite, "missing": bool, "knots?": [Finite], "scores?": [Finite],
+    "bins?": [Finite],
 }  # fmt: skip
 
 _CATEGORY = {"name": str, "kind": str, "levels": [str]}
@@ -76,6 +77,9 @@ def _check_column(column: dict[str, Any]) -> None:
     knots = column.get("knots", [])
     if len(knots) != len(column.get("scores", [])) or sorted(set(knots)) != knots:
         raise ValueError(f"{where}: its knots must increase, with a score for each")
+    bins = column.get("bins", [0.0, 1.0])
+    if len(bins) < 2 or sorted(set(bins)) != bins:
+        raise ValueError(f"{where}: its bins must increase")
 
 
 def encoded_shape(encoding: dict[str, Any]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from .tables import (
     CLASSES,
     Frame,
     Series,
+    add_bins_,
     add_quantiles_,
     class_numbers,
     column_rules,
@@ -215,8 +216,8 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     if frames.tokenizer is None:
         inputs = divided["train"].drop(columns=target)
         encoding["columns"] = column_rules(inputs, notes, scale=frames.scale)
-        if request.numbers == "quantile":
-            add_quantiles_(encoding["columns"], inputs)
+        if request.numbers != "standard":
+            {"quantile": add_quantiles_, "piecewise": add_bins_}[request.numbers](encoding["columns"], inputs)
     else:
         every = require("pandas", "reading tables", "data").concat(divided.values()).drop(columns=target)
         encoding["columns"] = [text_rule(every, frames.tokenizer, frames.long_texts, request.spec, notes)]

@@ -25,7 +25,7 @@ MOST_OTHER_COLUMNS = 5_000  # of texts, dates and flags: each takes a millisecon
 COLUMNS_VARIABLE = "PLURIBUS_COLUMN_LIMIT"
 
 
-NUMBERS = ("standard", "quantile")  # ways to scale numbers of tables
+NUMBERS = ("standard", "quantile", "piecewise")  # ways to scale numbers of tables
 
 
 @dataclass(frozen=True)

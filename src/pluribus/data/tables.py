@@ -41,6 +41,8 @@ Series = Any
 
 LARGEST = 1e150  # of a column; the square of a larger number is infinite
 FARTHEST = 1e15  # standard deviations from the mean; squares of their sums are finite in single precision
+BINS = 48  # of a number, by the quantiles of the training rows: the default of the authors' package
+MOST_BINS = 100_000  # of all columns: a first layer of 200 units then has 20 million weights
 KNOTS = 200  # values of a column whose quantiles are kept; between them lines are drawn
 MANY = 1000  # columns: of more, rows are taken of all columns of one kind at once
 LEVELS = 100  # of a category; rarer ones share a column
@@ -305,6 +307,38 @@ def add_quantiles_(rules: list[dict[str, Any]], frame: Frame) -> None:
         rule |= {"knots": knots.tolist(), "scores": scores.tolist()}
 
 
+def add_bins_(rules: list[dict[str, Any]], frame: Frame) -> None:
+    """Let numbers and dates become their piecewise-linear encoding (Gorishniy et al., 2022), with a column per bin.
+
+    A first layer on these columns computes what it would on linear embeddings of them. Columns of two values stay.
+    """
+    package, numbers = _embeddings(), [rule for rule in rules if rule["kind"] in ("number", "date")]
+    for rule in numbers:
+        values = (column_numbers(frame[rule["name"]], rule["kind"]) - rule["mean"]) / rule["std"]
+        present = torch.from_numpy(values[~np.isnan(values)])[:, None]
+        if len(present.unique()) > 2:
+            rule["bins"] = package.compute_bins(present, n_bins=min(BINS, len(present) - 1))[0].tolist()
+    total = sum(len(rule.get("bins", ())) for rule in numbers)
+    if total > MOST_BINS:
+        raise ValueError(
+            f"numbers: piecewise-linear encoding of {len(numbers):,} columns would give {total:,}, but at most "
+            f'{MOST_BINS:,} are useful. Choose "standard" or "quantile" (command line: --numbers).'
+        )
+
+
+def _embeddings() -> Any:
+    return require("rtdl_num_embeddings", 'numbers="piecewise"', "tables")
+
+
+def _scale(column: dict[str, Any], numbers: np.ndarray) -> np.ndarray:
+    """Numbers in standard deviations from the mean, as normal scores, or in bins: (rows) or (rows, bins)."""
+    scaled = (numbers - column["mean"]) / column["std"]
+    if "bins" in column:
+        bins = torch.tensor(column["bins"], dtype=torch.float64)
+        return _embeddings().PiecewiseLinearEncoding([bins])(torch.from_numpy(scaled)[:, None]).numpy()
+    return np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled
+
+
 def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
     kind = _column_kind(values)
     if kind == "category":
@@ -433,19 +467,21 @@ def feature_names(encoding: dict[str, Any]) -> list[str]:
         elif column["kind"] == "category":
             names += [*(f"{column['name']} = {level}" for level in column["levels"]), f"{column['name']} unknown"]
         else:
-            names += [column["name"], *([f"{column['name']} missing"] if column["missing"] else [])]
+            bins = [f"{column['name']}, bin {i}" for i in range(1, len(column.get("bins", ())))]
+            names += [*(bins or [column["name"]]), *([f"{column['name']} missing"] if column["missing"] else [])]
     return names
 
 
 def feature_sizes(encoding: dict[str, Any]) -> list[int]:
-    """How many inputs each feature of a table has: the columns of a category are one feature.
+    """How many inputs each feature of a table has: the columns of a category, or the bins of a number, are one feature.
 
     >>> feature_sizes({"columns": [{"kind": "category", "levels": ["blue"]}, {"kind": "number", "missing": True}]})
     [2, 1, 1]
     """
     found: list[int] = []
     for column in encoding["columns"]:
-        found += [len(column["levels"]) + 1] if column["kind"] == "category" else [1, *[1] * column["missing"]]
+        own = max(len(column.get("bins", ())) - 1, 1)
+        found += [len(column["levels"]) + 1] if column["kind"] == "category" else [own, *[1] * column["missing"]]
     return found
 
 
@@ -459,11 +495,10 @@ def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
         _check_readable(column, values, ~known & (values.notna() & ~values.isin(NO_VALUE)).to_numpy())
-    scaled = (np.where(known, numbers, 0.0) - column["mean"]) / column["std"]
-    if "knots" in column:  # as normal scores
-        scaled = np.interp(scaled, column["knots"], column["scores"])
-    scaled = np.where(known, scaled, 0.0)
-    return np.stack([scaled, ~known], axis=1) if column["missing"] else scaled[:, None]
+    scaled = _scale(column, np.where(known, numbers, column["mean"])).reshape(len(numbers), -1)
+    if "knots" in column:
+        scaled[~known] = 0.0
+    return np.concatenate([scaled, ~known[:, None]], axis=1) if column["missing"] else scaled
 
 
 def _check_readable(column: dict[str, Any], values: Series, unreadable: np.ndarray) -> None:

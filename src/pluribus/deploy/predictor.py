@@ -369,7 +369,9 @@ def _describe(record: Mapping[str, Any]) -> dict[str, str]:
 
 TABLE_ENCODING = (
     "before the file is run: a number (a flag is 1 or 0, a date its days since 1970) becomes (value - mean) / std of "
-    "its column, or 0 where it is missing; if the column says so, 1 or 0 follows for missing or not. A category "
+    "its column, or 0 where it is missing. With knots, it becomes the score that is interpolated between them. With "
+    "bins, each gets (value - left) / (right - left), at least 0 but for the first, at most 1 but for the last. If the "
+    "column says so, 1 or 0 follows for missing or not. A category "
     "becomes 1 for its level and 0 for the others; the last is for unknown levels."
 )
 

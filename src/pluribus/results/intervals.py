@@ -33,7 +33,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL, overlap: float = 0
 class Spread:
     """A mean over seeds and what it varies with: the test rows that were drawn, and the seeds of training.
 
-    The model is value[seed] = mean + rows + seed. All seeds are evaluated on the same rows, so the variance from drawing
+    The model is value[seed] = mean + rows + seed. All seeds are scored on the same rows, so the variance from drawing
     other rows, `rows`, does not fall with more seeds; that between seeds does. Few seeds say little about how much
     training varies, so their variance is shrunk towards that of the rows, which counts as `PRIOR` further seeds (a
     scaled inverse chi-squared prior, as in the moderated t-test of Smyth 2004). Test accuracies of repeated trainings

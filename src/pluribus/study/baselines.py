@@ -167,6 +167,8 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
             settings[key] = value
     if takes(method, "chunks") and run.model in ("auto", "mlp") and _is_table(data):
         settings.setdefault("chunks", feature_sizes(data.encoding))  # type: ignore[arg-type]
+        if any("bins" in column for column in data.encoding["columns"]):  # type: ignore[index]
+            settings.setdefault("init", "normal")  # as the paper draws after embeddings of numbers
     if run.weights and takes(method, "trained"):
         settings["trained"] = data.normalise(data.train[:LOOKED_AT][0])
     ensemble = call_method(method, model, size, settings, example)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +27,50 @@ LOW, HIGH, SPREAD = 0.05, 0.95, 2 * 1.6448536269514722  # quantiles, and how man
 SMALLEST = 1e-3  # of a standard deviation, of targets with one of 1
 
 
-def installed() -> dict[str, Callable[..., Any]]:
-    """Every library of gradient boosting that can be imported, as maker(classes, quantile, seed) -> estimator."""
-    others = {"lightgbm": _lightgbm, "xgboost": _xgboost, "catboost": _catboost}
-    return {"boosting": _sklearn, **{name: make for name, make in others.items() if importlib.util.find_spec(name)}}
+class Library(NamedTuple):
+    """How a library's estimators are called and what they are given."""
+
+    module: str
+    prefix: str  # of Classifier and Regressor
+    options: Mapping[str, Any]
+    seed: str
+    mean: Mapping[str, Any]  # of a regressor of means
+    quantile: Callable[[float], dict[str, Any]]
+
+
+LIBRARIES = {
+    "boosting": Library(
+        "sklearn.ensemble", "HistGradientBoosting",
+        {"max_iter": ROUNDS, "early_stopping": True, "n_iter_no_change": PATIENCE}, "random_state",
+        {"loss": "squared_error"}, lambda level: {"loss": "quantile", "quantile": level},
+    ),
+    "lightgbm": Library(
+        "lightgbm", "LGBM", {"n_estimators": ROUNDS, "early_stopping_round": PATIENCE, "verbose": -1}, "random_state",
+        {}, lambda level: {"objective": "quantile", "alpha": level},
+    ),
+    "xgboost": Library(
+        "xgboost", "XGB", {"n_estimators": ROUNDS, "early_stopping_rounds": PATIENCE, "verbosity": 0}, "random_state",
+        {}, lambda level: {"objective": "reg:quantileerror", "quantile_alpha": level},
+    ),
+    "catboost": Library(
+        "catboost", "CatBoost",
+        {"iterations": ROUNDS, "early_stopping_rounds": PATIENCE, "verbose": False, "allow_writing_files": False},
+        "random_seed", {"loss_function": "RMSE"}, lambda level: {"loss_function": f"Quantile:alpha={level}"},
+    ),
+}  # fmt: skip
+
+
+def installed() -> list[str]:
+    """Every library of gradient boosting that can be imported."""
+    return [name for name, one in LIBRARIES.items() if importlib.util.find_spec(one.module.partition(".")[0])]
+
+
+def check_boosting(data: Data) -> None:
+    """Refuse data that boosting cannot learn from."""
+    texts = data.kind == "table" and data.encoding is not None and data.encoding["columns"][0]["kind"] == "text"
+    if data.kind != "table" or data.task not in ("classification", "regression") or data.targets or texts:
+        what = "texts" if texts else f"{data.kind} for {data.task}" + (" of several targets" if data.targets else "")
+        raise ValueError(f"--baselines: gradient boosting needs a table with one target, but {data.name} holds {what}.")
 
 
 def boost(name: str, data: Data, seed: int, calibrate: bool = False) -> tuple[Prediction, dict[str, float]]:
@@ -43,15 +83,13 @@ def boost(name: str, data: Data, seed: int, calibrate: bool = False) -> tuple[Pr
     Args:
         calibrate: variances are scaled to fit the calibration rows, as those of networks are in a study
     """
-    if data.kind != "table" or data.task not in ("classification", "regression") or data.targets:
-        raise ValueError(f"boosting: needs a table with one target, but {data.name} is for {data.task}.")
-    make = installed()[name]
+    check_boosting(data)
     x, y = _arrays(data, data.train)
     held_out = _arrays(data, data.selection)
     inputs = _arrays(data, data.test)[0]
     started = time.process_time()
     quantiles = (None,) if data.classes else (None, LOW, HIGH)
-    fitted = [_fit(make(len(data.classes), quantile, seed), x, y, held_out) for quantile in quantiles]
+    fitted = [_fit(_make(name, len(data.classes), quantile, seed), x, y, held_out) for quantile in quantiles]
     trained = time.process_time()
     if data.classes:
         found: Prediction = Classification.from_probabilities(_probabilities(fitted[0], inputs, len(data.classes)))
@@ -132,44 +170,12 @@ def _probabilities(model: Any, x: np.ndarray, classes: int) -> torch.Tensor:
     return torch.from_numpy(given)[None]
 
 
-def _sklearn(classes: int, quantile: float | None, seed: int) -> Any:
-    ensemble = require("sklearn.ensemble", "gradient boosting", "sklearn")
-    options: dict[str, Any] = {
-        "max_iter": ROUNDS, "early_stopping": True, "n_iter_no_change": PATIENCE, "random_state": seed
-    }  # fmt: skip
+def _make(name: str, classes: int, quantile: float | None, seed: int) -> Any:
+    """An estimator of classes, of the mean, or of a quantile."""
+    library = LIBRARIES[name]
+    package = require(library.module, "gradient boosting", "sklearn")
+    options = {**library.options, library.seed: seed}
     if classes:
-        return ensemble.HistGradientBoostingClassifier(**options)
-    loss = {"loss": "squared_error"} if quantile is None else {"loss": "quantile", "quantile": quantile}
-    return ensemble.HistGradientBoostingRegressor(**loss, **options)
-
-
-def _lightgbm(classes: int, quantile: float | None, seed: int) -> Any:
-    package = require("lightgbm", "gradient boosting", "sklearn")
-    options = {"n_estimators": ROUNDS, "early_stopping_round": PATIENCE, "random_state": seed, "verbose": -1}
-    if classes:
-        return package.LGBMClassifier(**options)
-    return package.LGBMRegressor(
-        **({} if quantile is None else {"objective": "quantile", "alpha": quantile}), **options
-    )
-
-
-def _xgboost(classes: int, quantile: float | None, seed: int) -> Any:
-    package = require("xgboost", "gradient boosting", "sklearn")
-    options = {"n_estimators": ROUNDS, "early_stopping_rounds": PATIENCE, "random_state": seed, "verbosity": 0}
-    if classes:
-        return package.XGBClassifier(**options)
-    loss = {} if quantile is None else {"objective": "reg:quantileerror", "quantile_alpha": quantile}
-    return package.XGBRegressor(**loss, **options)
-
-
-def _catboost(classes: int, quantile: float | None, seed: int) -> Any:
-    package = require("catboost", "gradient boosting", "sklearn")
-    options = {
-        "iterations": ROUNDS, "early_stopping_rounds": PATIENCE, "random_seed": seed, "verbose": False,
-        "allow_writing_files": False,
-    }  # fmt: skip
-    if classes:
-        return package.CatBoostClassifier(**options)
-    return package.CatBoostRegressor(
-        loss_function="RMSE" if quantile is None else f"Quantile:alpha={quantile}", **options
-    )
+        return getattr(package, f"{library.prefix}Classifier")(**options)
+    loss = library.mean if quantile is None else library.quantile(quantile)
+    return getattr(package, f"{library.prefix}Regressor")(**loss, **options)

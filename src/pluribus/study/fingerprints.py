@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sqlite3
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from ..data.catalogue import locate
 from ..data.image_folders import is_image, walk_once
 
-ALWAYS_READ = 2**31  # bytes of one data set; of more, a file that has not changed since it was read is not read again
+ALWAYS_READ = 2**31  # bytes of one data set
 
 LARGEST_IMAGE = 2**28  # bytes
-
-SETTLED = 2.0  # seconds after which a file that is changed once more has another time than before
-
-CACHE_VARIABLE = "XDG_CACHE_HOME"
 
 
 def fingerprints(
@@ -39,15 +32,16 @@ def fingerprints(
 
 
 def _mark(path: Path, images: bool) -> str:
-    """Of names, sizes and contents; of no times, so that a file that is touched but equal keeps its mark."""
+    """Of names, sizes and contents; of no times, so that a file that is touched but equal keeps its mark.
+
+    Of data that takes minutes to read, the times of the last changes stand for the contents.
+    """
     files = [(file, file.stat()) for file in _files(path, images) if file.is_file()]
-    known = _Known() if sum(status.st_size for _, status in files) > ALWAYS_READ else None
+    large = sum(status.st_size for _, status in files) > ALWAYS_READ
     digest = hashlib.sha256()
     for file, status in files:
         digest.update(b"%s %d 0\n" % (os.fsencode(file.relative_to(path)), status.st_size))
-        digest.update(_digest(file) if known is None else known.digest(file, status))
-    if known is not None:
-        known.store()
+        digest.update(b"%d" % status.st_mtime_ns if large else _digest(file))
     return digest.hexdigest()[:16]
 
 
@@ -72,42 +66,3 @@ def _digest(file: Path) -> bytes:
         if is_image(file.name):  # of which nothing more can be decoded
             return hashlib.sha256(stream.read(LARGEST_IMAGE)).digest()
         return hashlib.file_digest(stream, "sha256").digest()
-
-
-class _Known:
-    """Digests of files that were read before, in the user's cache; without a cache, every file is read again.
-
-    A file is known by its path, number, size and both of its times: no program sets the time of the last change.
-    """
-
-    def __init__(self) -> None:
-        self.new: list[tuple[str, str, bytes]] = []
-        self.old: dict[str, tuple[str, bytes]] = {}
-        with suppress(sqlite3.Error, OSError, RuntimeError), closing(self._open()) as cache:
-            rows = cache.execute("SELECT path, state, digest FROM files WHERE typeof(digest) = 'blob'")
-            self.old = {path: (state, digest) for path, state, digest in rows}
-
-    def digest(self, file: Path, status: os.stat_result) -> bytes:
-        """What is in the file, read only where it may have changed."""
-        path = os.path.abspath(file)
-        key = os.fsencode(path).decode("latin-1")
-        parts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        state, started = " ".join(map(str, parts)), time.time()
-        if self.old.get(key, ("", b""))[0] == state:
-            return self.old[key][1]
-        found = _digest(file)
-        if started - max(status.st_mtime, status.st_ctime) > SETTLED:
-            self.new.append((key, state, found))
-        return found
-
-    def store(self) -> None:
-        """Remember what was read."""
-        with suppress(sqlite3.Error, OSError, RuntimeError), closing(self._open()) as cache, cache:
-            cache.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", self.new)
-
-    def _open(self) -> sqlite3.Connection:
-        home = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache") / "pluribus"
-        home.mkdir(parents=True, exist_ok=True)
-        cache = sqlite3.connect(home / "contents.sqlite", timeout=10)
-        cache.execute("CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, state TEXT, digest BLOB)")
-        return cache

@@ -144,7 +144,7 @@ class Summary:
 
 
 def summarize(batches: Iterable[tuple[Prediction, Any]]) -> Summary:
-    """The summary of all batches of (prediction, targets), in little memory; those without a label that counts are left out."""
+    """The summary of all batches of (prediction, targets), in little memory; batches without a label are left out."""
     summaries: list[Summary] = []
     empty: tuple[Prediction, Any] | None = None
     for prediction, target in batches:

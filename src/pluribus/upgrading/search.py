@@ -6,7 +6,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.names import say_unknown
-from .._common.trees import as_batch, flatten, map_rows, map_tensors, rows_of, tensors_of
+from .._common.trees import as_batch, flatten, map_rows, map_tensors, rows_of
 from ..core.ensemble import Ensemble
 from ..data.dataset import divide
 from ..deploy.budget.counting import cost
@@ -142,13 +142,13 @@ class _Judged:
     tried: Tried
     ensemble: Ensemble
     calibrated: Calibrated
-    predicted: _Predicted
+    predicted: dict[str, Any]  # by part, as `_HeldOut` divides it
     scores: dict[str, Tensor]  # the uncertainty of the rows of each part, and of both halves of the outside data
     distance: FeatureDistance | None = None
 
     def scaled(self) -> Any:
         """The scaled prediction of the rows that judge."""
-        return self.calibrated.apply(self.predicted.judge)
+        return self.calibrated.apply(self.predicted["judge"])
 
 
 @dataclass
@@ -191,8 +191,8 @@ class _Search:
                     self._tune(ensemble, way.rate, trainings)
                     self._judge_made(name, "fine-tuned", ensemble, started)
             except (*REFUSALS, ImportError) as error:  # also a package of it that is not installed
-                self.table.append(Tried(name, reason=first_line(error)))
-                self.say(f"{name}: {first_line(error)}")
+                self.table.append(Tried(key, reason=first_line(error)))
+                self.say(f"{key}: {first_line(error)}")
             trainings -= way.trains
 
     def _tune(self, ensemble: Ensemble, rate: float, left: int) -> None:
@@ -218,18 +218,18 @@ class _Search:
         self.judge(name, stage, ensemble, self.held.predict(ensemble), started)
 
     def judge(
-        self, name: str, stage: str, ensemble: Ensemble, predicted: _Predicted, started: float | None = None,
+        self, name: str, stage: str, ensemble: Ensemble, predicted: dict[str, Any], started: float | None = None,
         distance: FeatureDistance | None = None,
     ) -> None:  # fmt: skip
         """Fit the scale, note the figures, and keep the ensemble if it is the best so far."""
         ensemble.task, targets = self.task, self.held.targets
-        how: Any = {"method": "variance"} if isinstance(predicted.choose, Regression) else SCALING
-        scaled = calibrate(predicted.choose, targets["choose"], seed=self.given.seed, **how)
+        how: Any = {"method": "variance"} if isinstance(predicted["choose"], Regression) else SCALING
+        scaled = calibrate(predicted["choose"], targets["choose"], seed=self.given.seed, **how)
         if distance is None:
-            scores = {name: uncertainty(scaled.apply(part)) for name, part in predicted.parts()}
+            scores = {name: uncertainty(scaled.apply(part)) for name, part in predicted.items()}
         else:
             scores = self.held.distances(distance)
-        figures = evaluate(scaled.apply(predicted.judge), targets["judge"])
+        figures = evaluate(scaled.apply(predicted["judge"]), targets["judge"])
         judged = _Judged(Tried(name), ensemble, scaled, predicted, scores, distance)
         chosen_by = next(row["nll"] for row in scaled.table if row["method"] == scaled.method)
         if self.goal != "likelihood":
@@ -252,7 +252,7 @@ class _Search:
 
     def wrong(self, judged: _Judged, part: str) -> Tensor:
         """Which answers of a part are wrong."""
-        return (getattr(judged.predicted, part).label != self.held.targets[part]).double()
+        return (judged.predicted[part].label != self.held.targets[part]).double()
 
     def loss(self, judged: _Judged, part: str, rows: Any = slice(None), others: Any = slice(None)) -> float:
         """What the goal is to make low, on some rows of a part and, for "ood", of its half of the outside data."""
@@ -270,9 +270,9 @@ class _Search:
         notes: list[str] = []
         ensemble = network if enough else best.ensemble
         frozen = _try(lambda: freeze(ensemble, self.given.x), notes, REFUSALS)
-        notes = [f"It was not frozen: {note}" for note in notes]
+        notes = [*filter(None, [self.held.leak()]), *(f"It was not frozen: {note}" for note in notes)]
         calibrated = replace(answering.calibrated, ensemble=frozen or ensemble)
-        promised = calibrated.apply(answering.predicted.promise)
+        promised = calibrated.apply(answering.predicted["promise"])
         promise = _try(lambda: conformal(promised, targets["promise"], coverage), notes)
         scores = answering.scores["promise"]
         by = scores if self.goal == "abstain" and answering.distance is not None else "msp"
@@ -291,7 +291,7 @@ class _Search:
             return {
                 name: self._compare_losses(best, other) for name, other in {NETWORK: self.judged[SCALED], **own}.items()
             }
-        others = {NETWORK: self.judged[SCALED].predicted.judge, **{name: one.scaled() for name, one in own.items()}}
+        others = {NETWORK: self.judged[SCALED].predicted["judge"], **{name: one.scaled() for name, one in own.items()}}
         found, target = best.scaled(), self.held.targets["judge"]
         return {name: compare(found, other, target, metric="nll") for name, other in others.items()}
 
@@ -318,90 +318,86 @@ SCALING = {"method": "temperature", "when": "before"}  # before pooling: members
 # ---------------------------------------------------------------- held-out rows
 
 
-@dataclass
-class _Predicted:
-    """What an ensemble says of the rows that choose, promise and judge."""
-
-    choose: Any
-    promise: Any
-    judge: Any
-    outside: Any = None
-
-    def parts(self) -> Iterator[tuple[str, Any]]:
-        """Each by its name; one half of the outside data chooses, the other judges."""
-        yield from (("choose", self.choose), ("promise", self.promise), ("judge", self.judge))
-        if self.outside is not None:
-            yield from (("outside choose", self.outside[::2]), ("outside judge", self.outside[1::2]))
-
-
 class _HeldOut:
     """The validation rows, divided; every ensemble sees the same ones in the same order."""
 
     def __init__(
         self, validation: Any, test: Any, outside: Any, batch_size: int, device: Any, seed: int, network: Ensemble
     ):
-        self.device, self.last = device, dict[str, list[float]]()
+        self.device = device
+        self.order: dict[str, Tensor] = {}  # the targets of each source, in their order
         self.sources = {"validation": loader(validation, batch_size)}
         if test is not None:
             self.sources["test"] = loader(test, batch_size)
         found = {name: self._observe(name, network) for name in self.sources}
         for name, source in self.sources.items():
-            self._check_order(name, [_mark(batch) for batch in source])
-        targets, prediction = found["validation"][1], found["validation"][0]
+            self._check_order(name, torch.cat([torch.as_tensor(y) for _, y in source]))
+        targets = self.order["validation"]
         if len(targets) < LEAST:
             raise ValueError(
                 f"upgrade: the validation data must have at least {LEAST} rows, to choose, to calibrate and to "
                 f"evaluate, but has {len(targets)}."
             )
-        classes = not isinstance(prediction, Regression) and targets.ndim == 1
+        classes = not isinstance(found["validation"], Regression) and targets.ndim == 1
         shares = [SHARES["choose"], SHARES["promise"]] if test is None else [SHARES["choose"] + SHARES["judge"]]
         self.rows = dict(zip(SHARES, divide(targets, shares, seed, stratified=classes), strict=False))
         self.targets = {name: targets[rows] for name, rows in self.rows.items()}
         if test is not None:
-            self.targets["judge"] = found["test"][1]
+            self.targets["judge"] = self.order["test"]
         if outside is not None:
             outside = (outside, torch.zeros(len(outside))) if isinstance(outside, Tensor) else outside
             self.sources["outside"] = loader(outside, batch_size)
             found["outside"] = self._observe("outside", network)
-        self.first = self._divide({name: prediction for name, (prediction, _) in found.items()})
+        self.first = self._divide(found)
 
-    def predict(self, ensemble: Ensemble) -> _Predicted:
-        """What the ensemble says of every row."""
-        return self._divide({name: self._observe(name, ensemble)[0] for name in self.sources})
+    def predict(self, ensemble: Ensemble) -> dict[str, Any]:
+        """What the ensemble says of the rows of each part."""
+        return self._divide({name: self._observe(name, ensemble) for name in self.sources})
 
     def distances(self, distance: FeatureDistance) -> dict[str, Tensor]:
         """The distance of every row, by part."""
-        return dict(self._divide({name: distance.score(source) for name, source in self.sources.items()}).parts())
+        return self._divide({name: distance.score(source) for name, source in self.sources.items()})
 
-    def _divide(self, found: dict[str, Any]) -> _Predicted:
+    def leak(self) -> str:
+        """A note where the network is much surer of validation rows than of test rows: it may have trained on them."""
+        if "test" not in self.sources:
+            return ""
+        found = {name: self.first[name].log_likelihood(self.targets[name]).double() for name in self.targets}
+        parts = [torch.cat([found["choose"], found["promise"]]), found["judge"]]
+        gap = parts[0].mean() - parts[1].mean()
+        error = sum(part.var() / len(part) for part in parts) ** 0.5
+        if not gap > SURER * error:
+            return ""
+        return (
+            f"The network's NLL is {-parts[0].mean():.3g} on validation rows and {-parts[1].mean():.3g} on test rows: "
+            "was it trained on the validation rows? Then no promise holds. Give rows that it has not seen."
+        )
+
+    def _divide(self, found: dict[str, Any]) -> dict[str, Any]:
+        """By part: of the outside data one half chooses, the other judges."""
         parts = {name: found["validation"][rows] for name, rows in self.rows.items()}
-        return _Predicted(**{"judge": found.get("test"), "outside": found.get("outside"), **parts})
+        parts |= {"judge": found["test"]} if "test" in found else {}
+        if "outside" in found:
+            parts |= {"outside choose": found["outside"][::2], "outside judge": found["outside"][1::2]}
+        return parts
 
-    def _observe(self, name: str, ensemble: Ensemble) -> tuple[Any, Tensor]:
-        marks: list[float] = []
+    def _observe(self, name: str, ensemble: Ensemble) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # of dropout
-            found = join_observed(observe("upgrade", ensemble, _marked(self.sources[name], marks), device=self.device))
-        self._check_order(name, marks)
+            found, targets = join_observed(observe("upgrade", ensemble, self.sources[name], device=self.device))
+        self._check_order(name, targets)
         return found
 
-    def _check_order(self, name: str, marks: list[float]) -> None:
-        if self.last.setdefault(name, marks) != marks:
+    def _check_order(self, name: str, targets: Tensor) -> None:
+        first = self.order.setdefault(name, targets)
+        if not torch.equal(first.nan_to_num(), targets.to(first.dtype).nan_to_num()):
             raise ValueError(
                 f"upgrade: the {name} data must give the same rows in the same order each time, but does not. Give "
                 "(x, y), a data set, or a loader that does not shuffle."
             )
 
 
-def _marked(batches: Iterable[Any], marks: list[float]) -> Iterable[Any]:
-    """The batches, each with a number that tells it from others."""
-    for batch in batches:
-        marks.append(_mark(batch))
-        yield batch
-
-
-def _mark(batch: Any) -> float:
-    return sum(tensor.double().sum().item() for tensor in tensors_of(batch) if not tensor.is_complex())
+SURER = 3.0  # standard errors
 
 
 def _choose_ways(methods: Sequence[str] | None, goal: str) -> dict[str, Way]:
@@ -500,8 +496,3 @@ class Budget:
         share = max(self.seconds - (now - self.started), 0.0) / left
         timer = Timer(timedelta(seconds=max(share, 0.001)), interval="step", verbose=False)
         return {"epochs": ENDLESS, "callbacks": [timer]}
-
-    def __str__(self) -> str:
-        if self.epochs is None:
-            return f"{self.seconds:g} s for all training"
-        return f"{self.epochs} epoch{'' if self.epochs == 1 else 's'} per method"

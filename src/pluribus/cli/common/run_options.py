@@ -37,7 +37,8 @@ class RunOptions:
     unpack_limit: options.UnpackLimit = None
     missing: str = option("", "Words for a missing value in a table, in addition to empty fields: NA,-999, ...")
     numbers: str = option(
-        "standard", "How numbers of a table are scaled: standard, or quantile (to a normal distribution)."
+        "standard",
+        "How numbers of a table are read: standard, quantile (to a normal distribution) or piecewise (in bins).",
     )
     train_rows: int | None = option(None, "Train on only this many rows, the same share of each class.", min=2)
     validation: float | None = option(

@@ -111,7 +111,9 @@ class Counter:
         named = ensemble.module.named_parameters()
         own = sum(p.numel() for name, p in named if name in ensemble.own) // ensemble.size
         used = figures.parameters - (ensemble.size - 1) * own  # of one member
-        return Counted(method, candidate, figures, candidate.capacity or used / self.base.parameters)
+        # Members that live in one network share its body: by the capacity curve, each has about 1 / sqrt(size) of it.
+        share = ensemble.size**-0.5 if ensemble.joint else 1.0
+        return Counted(method, candidate, figures, candidate.capacity or min(share, used / self.base.parameters))
 
 
 def count_ensemble(ensemble: Ensemble, x: Any) -> CostFigures:
