@@ -47,8 +47,9 @@ def test_counts_are_those_of_the_ensembles_really_built(name):
     assert {row["method"] for row in found.rows} == set(pb.METHODS) - {"single"}
     for row in found.rows:
         cost = pb.cost(build_planned(row, model, x), x)
-        counted = row["parameters"], row["mult_adds"], row["forward_passes"]
-        assert counted == (cost.parameters, cost.mult_adds, cost.forward_passes), row["call"]
+        assert (row["parameters"], row["forward_passes"]) == (cost.parameters, cost.forward_passes), row["call"]
+        if row["method"] != "masksembles":  # which is counted as it is deployed
+            assert row["mult_adds"] == cost.mult_adds, row["call"]
 
 
 @pytest.mark.slow
@@ -157,18 +158,16 @@ def test_latency_is_measured_only_when_asked():
         plan(perceptron().to("meta"), X.to("meta"), sizes=(2,), methods=["deep"], latency=2.0)
 
 
-def test_what_is_measured_is_frozen_without_the_channels_that_masks_drop():
-    torch.manual_seed(0)
-    found = plan(perceptron(), X, sizes=(3,), methods=["masksembles"], scales=(2.0,), measure=True)
-    masked = 8 * 32 + 3 * 32 * 32 + 3 * 32 * 3  # what runs where masks only multiply
-    assert (
-        found.rows[0]["mult_adds"]
-        < masked
-        == plan(perceptron(), X, sizes=(3,), methods=["masksembles"], scales=(2.0,)).rows[0]["mult_adds"]
-    )
-    assert found.rows[0]["relative"]["mult_adds"] == pytest.approx(
-        found.rows[0]["mult_adds"] / (8 * 32 + 32 * 32 + 32 * 3), rel=1e-5
-    )
+def test_masks_cost_what_is_left_when_their_channels_are_cut_measured_or_not():
+    model = pb.models.mlp(8, 3, hidden=(32, 32, 32))
+    share = mask_sampler.ones(32, 4, 2.0)
+    expected = 8 * 32 + 4 * (2 * share**2 + share * 3)  # the first layer runs once
+    for options in ({}, {"measure": True}):
+        found = plan(model, X, sizes=(4,), methods=["masksembles"], scales=(2.0,), **options)
+        assert found.rows[0]["mult_adds"] == expected
+    x = torch.empty(1, 3, 32, 32, device="meta")
+    resnet = plan(pb.models.resnet18, x, sizes=(4,), methods=["masksembles"], scales=(2.0,))
+    assert resnet.rows[0]["relative"]["mult_adds"] == pytest.approx(1.44, abs=0.02)  # as test_frozen counts by hand
 
 
 def test_ten_rows_are_printed_with_every_method_and_the_others_are_counted(everything):

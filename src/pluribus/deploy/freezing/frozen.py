@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, cast, overload
@@ -351,6 +351,22 @@ def trace_members(copy: Ensemble, example: Example, apart: bool) -> TracedNetwor
         tree = traced.tree
     assert tree is not None
     return TracedNetworks(networks, tree, kept, arguments)
+
+
+def count_without_masked(ensemble: Ensemble, example: Any, masks: Mapping[str, Tensor]) -> int:
+    """The mult-adds of one example of a masked ensemble once frozen, also where it has no values; `Unfit` if none.
+
+    Args:
+        masks: the values of its masks, (members, channels), by the names of their layers
+    """
+    written = trace_members(ensemble, Example(example), False)
+    for network in written.networks:
+        for layer in network.layers.values():
+            mask = masks.get(str(layer.node.target).removeprefix("module."))
+            if mask is not None:
+                layer.members = [plain._replace(mask=own) for plain, own in zip(layer.members, mask, strict=True)]
+    made = Frozen(ensemble, written.arguments, [FORMS["loop"](one) for one in written.networks], written.tree)
+    return cost(made, example).mult_adds
 
 
 def _write_forms(copy: Ensemble, example: Example, small: bool) -> list[Frozen]:

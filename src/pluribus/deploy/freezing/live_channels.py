@@ -159,10 +159,10 @@ def slice_channels(tensor: Tensor, dim: int, channels: Channels) -> Tensor:
     """The slices of these channels; zeros for padding."""
     if channels is None:
         return tensor
-    channels = channels.to(tensor.device)
-    taken = tensor.index_select(dim, channels.clamp(min=0))
-    if (channels < 0).any():
-        taken = taken.masked_fill((channels < 0).reshape([-1 if d == dim else 1 for d in range(tensor.ndim)]), 0.0)
+    taken, padding = tensor.index_select(dim, channels.clamp(min=0).to(tensor.device)), channels < 0
+    if padding.any():
+        shape = [-1 if d == dim else 1 for d in range(tensor.ndim)]
+        taken = taken.masked_fill(padding.to(tensor.device).reshape(shape), 0.0)
     return taken
 
 
