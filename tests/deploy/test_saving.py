@@ -117,10 +117,3 @@ def test_another_model_is_refused(tmp_path):
     wider[5] = nn.Linear(16, 4)
     with pytest.raises(ValueError, match="must have the shape"):
         pb.load(path, wider)
-
-
-def test_bad_arguments_of_save(tmp_path):
-    with pytest.raises(TypeError, match="needs an Ensemble"):
-        pb.save(mlp(), tmp_path / "e")
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        pb.save(pb.single(mlp()), tmp_path / "no" / "e")

@@ -201,25 +201,6 @@ def test_code_that_the_number_of_rows_decides_is_right_for_all_of_them(question,
         check(made, networks, torch.randn(n, 4))
 
 
-class Parts(nn.Module):
-    """Runs the rows in parts, as code that saves memory does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, 3)."""
-        return self.head(torch.cat([self.layer(part) * (i + 1) for i, part in enumerate(x.split(8))]))
-
-
-def test_rows_that_the_code_splits_are_split_for_any_number():
-    networks = separate(Parts)
-    made = frozen(pb.deep(networks), torch.randn(4, 4))
-    for n in ROWS:
-        check(made, networks, torch.randn(n, 4))
-
-
 class Checked(nn.Module):
     """Checks that shapes fit together, which is true for any number of rows."""
 

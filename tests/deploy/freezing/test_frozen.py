@@ -128,13 +128,6 @@ def test_a_mask_that_lets_nothing_through_gives_zeros():
     assert not slice_layer(plain, read_channels(plain.mask), None)[0].any()
 
 
-@pytest.mark.parametrize("method", sorted(set(pb.METHODS) - {"mc_dropout"}))
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
-def test_measuring_chooses_a_way_with_the_same_outputs(method, name):
-    ensemble, x = make(method, name)
-    alike(pb.freeze(ensemble, x, choose="measure")(x), expected(ensemble, x))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 5, 20])  # side by side, in a loop, and by width
 @pytest.mark.parametrize("name", ["resnet20", "wide_resnet16_4", "lenet", "small_cnn"])
@@ -163,17 +156,6 @@ def test_normalisation_is_folded(resnet, x):
     kinds = {type(module).__name__ for module in made.modules()}
     assert not any("Norm" in kind or kind == "Affine" for kind in kinds)
     assert "normalisation layers folded into the layer before: 20" in made.explain()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["deep", "masksembles"])
-def test_normalisation_as_a_function_is_folded_where_it_can_be(method, x):
-    ensemble = pb.METHODS[method](trained(Functional()), 3, **({} if method == "deep" else {"example": x})).eval()
-    made = frozen(ensemble, x)
-    assert "normalisation layers folded into the layer before: 1 ('norm1')" in made.explain()
-    kinds = [type(part).__name__ for part in made.modules()]
-    assert kinds.count("Affine") in (1, 3)  # side by side, or of each member
-    alike(made(x), expected(ensemble, x))
 
 
 @pytest.mark.slow
@@ -259,36 +241,11 @@ def test_the_ensemble_stays_as_it_is_bit_for_bit(resnet, x):
     assert torch.equal(made(x), outputs)
 
 
-def test_training_mode_does_not_matter(resnet, x):
-    made = frozen(pb.deep(resnet, 2, init="same").train(), x)
-    outputs = made(x)
-    assert torch.equal(made.train()(x), outputs)
-    alike(outputs[0], resnet(x).detach())
-
-
 def test_large_batches_run_in_chunks_and_give_the_same(resnet, x):
     made = frozen(pb.packed(resnet, 2, 1, example=x), x)
     many = torch.randn(CHUNK + 3, 3, 32, 32)
     assert made.chunk == CHUNK
     alike(made(many), torch.cat([made(many[:7]), made(many[7:])], 1))
-
-
-@pytest.mark.parametrize("winner", ["whole", "in parts"])
-def test_texts_run_in_chunks_where_that_is_faster(winner, monkeypatch):
-    def race(runs, *_, **__):
-        for run in runs.values():
-            run()
-        return dict.fromkeys(sorted(runs, key=lambda name: name != winner), 1.0)
-
-    monkeypatch.setattr(freezing, "race", race)
-    texts = nn.Sequential(nn.Embedding(9, 8), nn.LayerNorm(8), nn.Linear(8, 3), nn.Flatten())
-    x, rows = torch.randint(9, (CHUNK + 3, 5)), torch.randn(CHUNK + 3, 4)
-    for model, batch, chunk in ((texts, x, CHUNK if winner == "in parts" else 0), (nn.Linear(4, 3), rows, 0)):
-        ensemble = pb.deep(model, 2)
-        made = frozen(ensemble, batch, choose="measure")
-        assert made.chunk == chunk
-        alike(made(batch), expected(ensemble, batch))
-        assert frozen(ensemble, batch).chunk == 0
 
 
 def test_a_network_that_mixes_its_rows_is_not_cut_into_chunks():
@@ -337,11 +294,6 @@ def test_it_compiles(x):
     compiled = torch.compile(made, backend="aot_eager")
     alike(compiled(x), expected(ensemble, x))
     alike(compiled(x.contiguous(memory_format=torch.channels_last)), expected(ensemble, x))
-
-
-def test_channels_last_inputs_give_the_same(resnet, x):
-    made = frozen(pb.packed(resnet, 2, 1, example=x), x)
-    alike(made(x.contiguous(memory_format=torch.channels_last)), made(x), 1e-6)
 
 
 def test_predictions_and_answers_are_those_of_the_ensemble(resnet, x):
