@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .._common.trees import Batch, map_rows, rows_of
+from .._common.trees import Batch, rows_of
 from ..surgery.dropout import RATES_AND_SWITCHES
+from .export_graph import resize
 
 
 class Draw(NamedTuple):
@@ -87,8 +88,7 @@ def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
         return x
 
     for more in (0, 1):
-        index = torch.arange(rows + more) % rows
-        args, kwargs = map_rows(batch, rows, lambda t, index=index: t[index.to(t.device)])
+        args, kwargs = resize(batch, rows + more)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(*args, **kwargs)  # an ensemble may try things on a first batch
             seen.append([])

@@ -68,7 +68,10 @@ class Plan:
 
     def __str__(self) -> str:
         near = [row for row in self.misses if max(row["misses"].values()) <= 1 + NEAR] if self.rows else self.misses
-        parts = [self._head()]
+        limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
+        fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
+        head = f"{fit}: {limits}, in" if limits else f"{fit} (no budget), in"
+        parts = [f"{head} {self.seconds:.1f} s; the single network comes first, for comparison"]
         if self.rows:
             parts.append(table([self.single, *self.best]))
             more = len(self.rows) - SHOWN
@@ -114,12 +117,6 @@ class Plan:
         True
         """
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 2)}, indent=indent)
-
-    def _head(self) -> str:
-        limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
-        fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
-        beside = f"{fit}{': ' + limits if limits else ' (no budget)'}"
-        return f"{beside}, in {self.seconds:.1f} s; the single network comes first, for comparison"
 
 
 def plan(
