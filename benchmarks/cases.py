@@ -173,6 +173,11 @@ def masks(model: nn.Module, x: Tensor) -> pb.Ensemble:
     return pb.masksembles(model, 4, 2.0, example=x)
 
 
+def lenet(width: int) -> Callable[[], nn.Module]:
+    """A LeNet of several times the width."""
+    return lambda: models.lenet(num_classes=10, width=width)
+
+
 def cnn() -> nn.Module:
     """A plain chain of convolutions, each followed by normalisation and ReLU."""
     layers: list[nn.Module] = []

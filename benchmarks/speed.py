@@ -33,6 +33,7 @@ from cases import (
     cnn,
     compiled,
     frozen,
+    lenet,
     loop,
     masks,
     mlp,
@@ -57,6 +58,8 @@ def bars() -> list[Row]:
         frozen("packed (2, 4, 1), frozen", 32, resnet, packed, 0.92),
         frozen("packed (2, 4, 1), frozen", 1, resnet, packed, 0.95),
         frozen("packed (2, 4, 2), frozen", 32, resnet, partial(packed, gamma=2), 0.80),
+        *(of_frozen(f"LeNet x{n}", lenet(n), bar) for n, bar in ((2, 1.8), (4, 1.3), (8, 1.15))),
+        of_frozen("ViT", vit, 1.15, shape=(3, 64, 64)),
         frozen("masksembles, frozen", 32, resnet, masks, 1.65),
         unfrozen("masksembles", 32, resnet, masks, 2.9),
         frozen("masksembles in a plain CNN, frozen", 32, cnn, masks, 1.45),
@@ -82,6 +85,13 @@ def bars() -> list[Row]:
         compiled("packed (2, 4, 1)", 32, packed, 1.0),
         compiled("masksembles", 32, masks, 1.8),
     ]
+
+
+def of_frozen(name: str, build: Any, bar: float, **options: Any) -> Row:
+    """A frozen packed ensemble of a small network against that network frozen."""
+    return frozen(
+        f"packed (2, 4, 1), frozen, of a frozen {name}", 32, build, packed, bar, base=["frozen single"], **options
+    )
 
 
 def full(batches: list[int]) -> list[Row]:

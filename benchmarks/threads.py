@@ -67,7 +67,7 @@ def main() -> None:
     context, pipes = multiprocessing.get_context("spawn"), []
     for _ in range(2):
         ours, theirs = context.Pipe()
-        context.Process(target=serve, args=(theirs,), daemon=True).start()
+        context.Process(target=serve, args=(theirs,)).start()
         pipes.append(ours)
     for pipe in pipes:
         pipe.recv()
@@ -79,6 +79,8 @@ def main() -> None:
         processes = sum(pipe.recv() for pipe in pipes)
         to_one.append(two / one)
         to_processes.append(two / processes)
+    for pipe in pipes:
+        pipe.send(False)
     print(f"two threads: {median(to_one):.2f} of one thread, {median(to_processes):.2f} of two processes")
     sys.exit(median(to_one) < 1.7 and median(to_processes) < 0.85)
 

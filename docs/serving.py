@@ -1,6 +1,6 @@
-"""Draws the chart of docs/serving.md from stored results: python docs/serving.py [FOLDER of benchmarks/serving.py].
+"""Draws the chart of docs/serving.md and prints its table: python docs/serving.py [FOLDER of benchmarks/serving.py].
 
-With a folder its results replace the stored ones first.
+With a folder its results replace those stored of the same data and method first.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -26,10 +27,13 @@ TITLES = {"cifar10": "CIFAR-10 (7,500 training images)", "fashion_mnist": "Fashi
 
 def main() -> None:
     """Store new results, if there are any, and draw."""
+    results = json.loads(STORED.read_text())
     if len(sys.argv) > 1:
         found = [json.loads(path.read_text()) for path in sorted(Path(sys.argv[1]).glob("*.json"))]
-        STORED.write_text(json.dumps(found, indent=1) + "\n")
-    results = json.loads(STORED.read_text())
+        known = {(one["data"], one["method"]): one for one in (*results, *found)}
+        results = [known[key] for key in sorted(known)]
+        STORED.write_text(json.dumps(results, indent=1) + "\n")
+    print(*map(table_row, results), sep="\n")
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
     for axis, data in zip(axes, TITLES, strict=True):
         for one in (one for one in results if one["data"] == data):
@@ -46,6 +50,17 @@ def main() -> None:
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=4, fontsize=8)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(IMAGES / "serving.svg", metadata={"Date": None})
+
+
+def table_row(one: dict[str, Any]) -> str:
+    """A row of the table."""
+    value, low, high = (100 * share for share in one["difference"])
+    title, failed = TITLES[one["data"]].split(" (")[0], one["guarantee"]["failed"]["other rows"]
+    cells = [f"{title}, {one['method']} {one['members']}"]
+    cells += [f"{100 * one['accuracy'][which]:.2f}" for which in ("full", "cascade")]
+    cells += [f"{value:+.2f} ({low:+.2f} to {high:+.2f})", f"{one['members_used']:.2f}"]
+    cells += [f"{number:.2f}" for number in (one["report"]["cost"][0], *one["latency"].values())]
+    return f"| {' | '.join(cells)} | {failed} of {one['guarantee']['splits']} |"
 
 
 if __name__ == "__main__":

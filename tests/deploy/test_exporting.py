@@ -13,7 +13,7 @@ import pluribus as pb
 from pluribus.deploy import exporting
 from pluribus.deploy.export_graph import ExportedMembers, trace_program
 from pluribus.deploy.exporting import _onnx_runner, export
-from pluribus.deploy.fixed_dropout import Fixed, find_draws
+from pluribus.deploy.fixed_dropout import Fixed
 from pluribus.uncertainty.outputs import AnswerModule
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -75,20 +75,6 @@ def test_what_was_frozen_exports_for_any_number_of_rows(method, name, tmp_path):
         torch.testing.assert_close(given["mean"], ensemble.predict(more).mean, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_frozen_masks_are_exported_without_turning_images_round(tmp_path):
-    x = torch.randn(4, 3, 8, 8)
-    conv = nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1)
-    ensemble = pb.masksembles(
-        nn.Sequential(*conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3)), 4, example=x
-    )
-    export(pb.freeze(ensemble.eval(), x, choose="rule"), x, tmp_path / "m.onnx")
-    nodes = pytest.importorskip("onnx").load(tmp_path / "m.onnx").graph.node
-    assert "Gather" in [node.op_type for node in nodes]
-    turned = [len(node.attribute[0].ints) for node in nodes if node.op_type == "Transpose"]
-    assert 4 not in turned
-
-
 LOADER = """
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
@@ -111,14 +97,6 @@ def test_packed_resnet18_runs_in_a_process_without_torch_or_pluribus(tmp_path):
     subprocess.run([sys.executable, "-c", LOADER, *files], check=True)
     mean = torch.from_numpy(numpy.load(tmp_path / "y.npy"))
     torch.testing.assert_close(mean, ensemble.predict(x).mean, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")  # torch speaks of its own insides
-def test_what_no_member_owns_runs_once():
-    ensemble, x = make("treenet", "cnn")
-    program = trace_program(ExportedMembers(ensemble).eval(), ((x,), {}), dynamic=True)
-    convolutions = [n for n in program.graph.nodes if "conv2d" in str(n.target)]
-    assert len(convolutions) == 1 + 3  # the stem, and the block that each member owns
 
 
 @pytest.mark.parametrize("task", ["regression", "gaussian"])
@@ -165,9 +143,7 @@ class TestDraws:
         assert torch.equal(outputs, fixed(x))
         assert outputs.var(0).max() > 0  # members
 
-    @pytest.mark.parametrize(
-        "drop", [F.dropout, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout], ids=lambda drop: drop.__name__
-    )
+    @pytest.mark.parametrize("drop", [F.dropout, F.dropout2d])
     def test_stored_draws_have_the_law_of_dropout(self, drop):
         class Drops(nn.Module):
             def forward(self, x):
@@ -178,12 +154,6 @@ class TestDraws:
         close = {"rtol": 0.1, "atol": 0.1}
         torch.testing.assert_close(given.mean(), expected.mean(), **close)
         torch.testing.assert_close(given.var(), expected.var(), rtol=0.25, atol=0.1)
-
-    def test_draws_do_not_grow_with_the_batch(self):
-        ensemble, x = make("mc_dropout", "encoder")
-        ensemble(x)
-        found = find_draws(ExportedMembers(ensemble).eval(), ((x,), {}))
-        assert all(5 not in draw.shape for draw in found)
 
     def test_nothing_random_to_draw_is_refused(self, tmp_path):
         ensemble, x = make("deep", "mlp")
@@ -219,24 +189,6 @@ class TestRefusals:
         assert [file.name for file in tmp_path.iterdir()] == ["m.pt2"]
         assert (tmp_path / "m.pt2").read_text() == "earlier"
 
-    def test_an_example_of_another_shape_is_named(self, tmp_path):
-        ensemble, _ = make("deep", "mlp")
-        with pytest.raises(
-            ValueError, match=r"export: the model does not run on the example, whose shape is \[\(2, 5\)"
-        ):
-            export(ensemble, torch.randn(2, 5), tmp_path / "m.onnx")
-
-    def test_a_folder_that_refuses_is_named(self, tmp_path, monkeypatch):
-        ensemble, x = make("deep", "mlp")
-
-        def refuse(folder, **_):
-            assert folder.parent == tmp_path
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr("pathlib.Path.mkdir", refuse)
-        with pytest.raises(PermissionError, match=r"cannot be written to \(Permission denied\)"):
-            export(ensemble, x, tmp_path / "m.onnx")
-
     @pytest.mark.parametrize(
         ("name", "options", "error", "words"),
         [
@@ -252,10 +204,6 @@ class TestRefusals:
         ensemble, x = make("deep", "mlp")
         with pytest.raises(error, match=words):
             export(ensemble, x, tmp_path / name, **options)
-
-    def test_a_plain_model_is_refused(self, tmp_path):
-        with pytest.raises(TypeError, match=r"Make one with pb.single\(model\)"):
-            export(nn.Linear(2, 2), torch.zeros(1, 2), tmp_path / "m.onnx")
 
 
 def test_the_ensemble_stays_as_it_was(tmp_path):

@@ -115,13 +115,6 @@ def test_promises_change_without_training_and_are_those_of_new_ones(tmp_path):
         changed.promising(coverage=0.999)
 
 
-def test_rows_that_calibrate_are_not_those_that_choose_or_train():
-    data = load("diabetes", validation=0.3)
-    parts = [set(part.names()) for part in (data.train, data.selection, data.calibration, data.test)]
-    assert sum(map(len, parts)) == len(set().union(*parts)) == 442 and (len(parts[2]) + 1) % 10 == 0
-    assert parts[1] | parts[2] == set(data.validation.names()) and len(parts[1]) > 0
-
-
 def test_a_predictor_that_answers_as_a_cascade_does_so_when_it_is_read_and_exported(tmp_path):
     data = load("digits")
     spec = ModelSpec("mlp", data.shape, 10)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from small import make, mlp
 from torch import nn
 
@@ -75,27 +75,6 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("keep", [0, 5, 100, -1])
-def test_a_truncated_file_is_refused(tmp_path, keep):
-    _, _, path = saved(tmp_path)
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match="not a complete safetensors file"):
-        pb.load(path, mlp())
-
-
-def test_foreign_files_are_refused(tmp_path):
-    path = tmp_path / "foreign"
-    save_file({"weight": torch.zeros(2)}, path)
-    with pytest.raises(ValueError, match="was not written by pb.save"):
-        pb.load(path, mlp())
-    for header in ("[]", "{}", "no json", json.dumps({"format": 99, "version": "9"})):
-        save_file({"weight": torch.zeros(2)}, path, {"pluribus": header})
-        with pytest.raises(ValueError, match="was not written by pb.save"):
-            pb.load(path, mlp())
-    with pytest.raises(FileNotFoundError, match="there is no file"):
-        pb.load(tmp_path / "missing", mlp())
-
-
 def test_a_pickle_is_never_executed(tmp_path):
     class Bomb:
         def __reduce__(self):
@@ -117,10 +96,3 @@ def test_another_model_is_refused(tmp_path):
     wider[5] = nn.Linear(16, 4)
     with pytest.raises(ValueError, match="must have the shape"):
         pb.load(path, wider)
-
-
-def test_bad_arguments_of_save(tmp_path):
-    with pytest.raises(TypeError, match="needs an Ensemble"):
-        pb.save(mlp(), tmp_path / "e")
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        pb.save(pb.single(mlp()), tmp_path / "no" / "e")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._common.trees import split_item
+from .._common.trees import map_rows, split_item
 from ..core.ensemble import Ensemble
 from ..methods import single
 from ..surgery.copying import duplicate
@@ -76,6 +76,7 @@ def cascade(
     made = split(stages, sizes)
     x, y = rows_and_labels(validation)
     _check_rows(len(y), risk, margin, confidence)
+    _check_outputs(made, x, y)
     pooled = isinstance(stages, Ensemble)
     own = _costs(made, x, costs)
     # Stages that share a trunk run it again, so together they cost more than the whole ensemble does.
@@ -93,7 +94,7 @@ def choose(
 ) -> tuple[list[Any], float, CascadeReport]:
     """The cheapest windows that pass their test, the score from which on no row is accepted, and the report."""
     part = np.random.default_rng(seed).permutation(rows.scores.shape[1])
-    search, test = (rows.take(some) for some in np.split(part, [_searched(len(part))]))
+    search, test = (rows.take(some) for some in np.split(part, [math.ceil(SEARCHED * len(part))]))
     chosen = None
     for windows in _path(search, asked, window):
         keep = search.outcome(windows, asked.coverage).keep
@@ -102,7 +103,11 @@ def choose(
             break
         chosen = windows, keep, _report(test, found, bound, asked)
     if chosen is None:
-        raise ValueError(_cannot(asked, bound, len(part) - _searched(len(part))))
+        raise ValueError(
+            f"cascade: an error of at most {asked.limit:g} cannot be promised, because the last stage itself may be "
+            f"wrong as often as {bound:.4g} by {test.scores.shape[1]:,} validation rows. Allow "
+            f"risk={math.ceil(bound * 1000) / 1000:g}, accept fewer rows (coverage=0.8), or use margin=."
+        )
     return chosen
 
 
@@ -261,17 +266,9 @@ def _record(whole: Cascade, x: Any, y: Tensor, costs: np.ndarray) -> StageRows:
     scores: list[np.ndarray] = []
     wrong: list[np.ndarray] = []
     so_far: list[Tensor] = []
-    classes = 0
     for stage in cast(Any, whole.stages):
         so_far = [*so_far, stage.predict(x).log_members] if whole.pooled else [stage.predict(x).log_members]
-        if len({one.shape[1:] for one in so_far}) > 1 or (scores and so_far[-1].shape[-1] != classes):
-            raise ValueError("cascade: the stages must have the same classes and rows, but their outputs differ.")
-        prediction, classes = Classification(torch.cat(so_far)), so_far[-1].shape[-1]
-        if prediction.label.shape != y.shape:
-            raise ValueError(
-                f"cascade: needs one label for each row, but the labels have the shape {tuple(y.shape)} and the "
-                f"answers {tuple(prediction.label.shape)}."
-            )
+        prediction = Classification(torch.cat(so_far))
         scores.append(prediction.score(whole.score).double().cpu().numpy())
         wrong.append((prediction.label.cpu() != y.cpu()).numpy())
     return StageRows(np.stack(scores), np.stack(wrong), costs)
@@ -343,10 +340,6 @@ def _costs(stages: Sequence[nn.Module], x: Any, costs: Sequence[float] | None) -
 # -------------------------------------------------------------------- what is asked for
 
 
-def _searched(rows: int) -> int:
-    return math.ceil(SEARCHED * rows)
-
-
 def _check(
     risk: float | None, margin: float | None, confidence: float, coverage: float, score: str, validation: Any
 ) -> None:
@@ -381,7 +374,7 @@ def rows_needed(limit: float, confidence: float) -> int:
 
 def _check_rows(rows: int, risk: float | None, margin: float | None, confidence: float) -> None:
     limit = cast(float, margin if risk is None else risk)
-    level, tested = (1 - confidence) / (1 if risk is not None else 2), rows - _searched(rows)
+    level, tested = (1 - confidence) / (1 if risk is not None else 2), rows - math.ceil(SEARCHED * rows)
     if upper_bound(0, max(tested, 1), level) > limit or tested < 1:
         raise ValueError(
             f"cascade: {'a margin' if risk is None else 'a risk'} of {limit:g} with confidence {confidence:g} needs "
@@ -390,9 +383,14 @@ def _check_rows(rows: int, risk: float | None, margin: float | None, confidence:
         )
 
 
-def _cannot(asked: Asked, bound: float, rows: int) -> str:
-    return (
-        f"cascade: an error of at most {asked.limit:g} cannot be promised, because the last stage itself may be wrong "
-        f"as often as {bound:.4g} by {rows:,} validation rows. Allow risk={math.ceil(bound * 1000) / 1000:g}, accept "
-        "fewer rows (coverage=0.8), or use margin=."
-    )
+def _check_outputs(stages: Sequence[Ensemble], x: Any, y: Tensor) -> None:
+    """Run the first row, before all of them are: the stages must have the same classes, one label for each row."""
+    one = x[:1] if hasattr(x, "ndim") else map_rows(x, len(y), lambda t: t[:1])
+    answers: list[Any] = [stage.predict(one) for stage in stages]
+    if len({answer.log_members.shape[1:] for answer in answers}) > 1:
+        raise ValueError("cascade: the stages must have the same classes and rows, but their outputs differ.")
+    if answers[0].label.shape != y[:1].shape:
+        raise ValueError(
+            f"cascade: needs one label for each row, but the labels have the shape {tuple(y.shape)} and the answer to "
+            f"one row {tuple(answers[0].label.shape)}."
+        )

@@ -140,10 +140,6 @@ def export(
     >>> written.outputs, written.difference < 1e-4
     (('mean', 'label', 'confidence', 'total', 'aleatoric', 'epistemic'), True)
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(
-            f"export: path must be a file to write, but it is a {type(path).__name__}. Give (ensemble, example, path)."
-        )
     path = Path(path)
     format = _check_arguments(ensemble, path, format, draws, tolerance)
     refuse_sparse("export", example)

@@ -11,17 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .._common.trees import Batch, map_rows, rows_of
-
-ALPHA = -1.7580993408473766  # what alpha dropout puts in place of a dropped value: minus SELU's scale * alpha
+from .._common.trees import Batch, rows_of
+from ..surgery.dropout import RATES_AND_SWITCHES
+from .export_graph import resize
 
 
 class Draw(NamedTuple):
-    """One call of dropout: the shape of what it drops, its rate, and which kind it is."""
+    """One call of dropout: the shape of what it draws, and its rate."""
 
     shape: tuple[int, ...]
     rate: float
-    kind: str
 
 
 class Fixed(nn.Module):
@@ -42,20 +41,18 @@ class Fixed(nn.Module):
         device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
         for number, draw in enumerate(found):
             keep = (torch.rand(draw.shape, generator=generator) >= draw.rate).float()
-            for name, tensor in zip(("scale", "shift"), _scale_and_shift(keep, draw.rate, draw.kind), strict=True):
-                self.register_buffer(f"{name}_{number}", None if tensor is None else tensor.to(device))
+            self.register_buffer(f"scale_{number}", _scale(keep, draw.rate).to(device))
         self.count = len(found)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's output under the stored draws."""
-        stored = ((getattr(self, f"scale_{i}"), getattr(self, f"shift_{i}")) for i in range(self.count))
+        stored = (self.get_buffer(f"scale_{i}") for i in range(self.count))
 
-        def replay(x: Tensor, rate: float, kind: str) -> Tensor:
-            scale, shift = next(stored, (None, None))
+        def replay(x: Tensor, rate: float, channels: bool) -> Tensor:
+            scale = next(stored, None)
             if scale is None:
                 raise ValueError("fixed draws: dropout is called more often than on the example, so draws are missing.")
-            dropped = x * scale.to(x.dtype)
-            return dropped if shift is None else dropped + shift.to(x.dtype)
+            return x * scale.to(x.dtype)
 
         with _Dropouts(replay):
             return self.module(*args, **kwargs)
@@ -73,14 +70,12 @@ class Redrawn(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's output under new draws."""
-        with _Dropouts(_draw):
+
+        def draw(x: Tensor, rate: float, channels: bool) -> Tensor:
+            return x * _scale((torch.rand_like(_one_value_per_draw(x, channels)) >= rate).to(x.dtype), rate)
+
+        with _Dropouts(draw):
             return self.module(*args, **kwargs)
-
-
-def _draw(x: Tensor, rate: float, kind: str) -> Tensor:
-    keep = (torch.rand_like(_one_value_per_draw(x, kind)) >= rate).to(x.dtype)
-    scale, shift = _scale_and_shift(keep, rate, kind)
-    return x * scale if shift is None else x * scale + shift
 
 
 def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
@@ -88,13 +83,12 @@ def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
     rows = rows_of(batch)
     seen: list[list[Draw]] = []
 
-    def note(x: Tensor, rate: float, kind: str) -> Tensor:
-        seen[-1].append(Draw(tuple(_one_value_per_draw(x, kind).shape), float(rate), kind))
+    def note(x: Tensor, rate: float, channels: bool) -> Tensor:
+        seen[-1].append(Draw(tuple(_one_value_per_draw(x, channels).shape), float(rate)))
         return x
 
     for more in (0, 1):
-        index = torch.arange(rows + more) % rows
-        args, kwargs = map_rows(batch, rows, lambda t, index=index: t[index.to(t.device)])
+        args, kwargs = resize(batch, rows + more)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(*args, **kwargs)  # an ensemble may try things on a first batch
             seen.append([])
@@ -111,25 +105,31 @@ def find_draws(module: nn.Module, batch: Batch) -> list[Draw]:
     ]
 
 
-def _scale_and_shift(keep: Tensor, rate: float, kind: str) -> tuple[Tensor, Tensor | None]:
-    """Dropout as x * scale + shift."""
-    if kind.startswith("alpha"):  # keeps mean 0 and variance 1 (Klambauer et al., 2017)
-        a = ((1 - rate) * (1 + rate * ALPHA**2)) ** -0.5 if rate < 1 else 0.0
-        return a * keep, a * ALPHA * (1 - keep) - a * ALPHA * rate
-    return keep / (1 - rate) if rate < 1 else keep, None
+def _scale(keep: Tensor, rate: float) -> Tensor:
+    """Dropout is x times this."""
+    return keep / (1 - rate) if rate < 1 else keep
 
 
 class _Dropouts(TorchFunctionMode):
-    """Everything that drops something goes through `drop(x, rate, kind)`: functions, attention, layers of an RNN."""
+    """Everything that drops something goes through `drop(x, rate, channels)`: functions, attention, layers of an RNN.
 
-    def __init__(self, drop: Callable[[Tensor, float, str], Tensor]):
+    `channels` says that a channel is dropped as a whole.
+    """
+
+    def __init__(self, drop: Callable[[Tensor, float, bool], Tensor]):
         super().__init__()
         self.drop = drop
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in KINDS:
-            return self._function(func, *args, **kwargs)
+        if func in DROPS_CHANNELS or func in ALPHA:
+            rate, switch = (argument.of(args, kwargs) for argument in RATES_AND_SWITCHES[func])
+            x = args[0] if args else kwargs["input"]
+            if not rate or not switch:
+                return x
+            if func in ALPHA:
+                raise ValueError("export: alpha dropout cannot be written to a file. Use nn.Dropout.")
+            return self.drop(x, rate, DROPS_CHANNELS[func])
         if func is F.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
         if getattr(func, "__name__", "") in RECURRENT and torch.is_tensor(args[-1]) is False and args[5]:
@@ -140,12 +140,6 @@ class _Dropouts(TorchFunctionMode):
                 'Choose draws="random", or make the ensemble with pb.mc_dropout, which opens it.'
             )
         return func(*args, **kwargs)
-
-    def _function(
-        self, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **train: bool
-    ) -> Tensor:
-        training = train.get("train", training)
-        return self.drop(input, p, KINDS[func]) if training and p else input
 
     def _attention(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
@@ -164,7 +158,7 @@ class _Dropouts(TorchFunctionMode):
             scores = scores.masked_fill(~attn_mask, -math.inf)
         elif attn_mask is not None:
             scores = scores + attn_mask
-        return self.drop(scores.softmax(-1), dropout_p, "each") @ value
+        return self.drop(scores.softmax(-1), dropout_p, False) @ value
 
     def _recurrent(
         self, func: Callable[..., Any], x: Tensor, start: Any, weights: Sequence[Tensor], biases: bool, layers: int,
@@ -180,23 +174,20 @@ class _Dropouts(TorchFunctionMode):
             x, *end = func(x, begin, own, biases, 1, 0.0, train, both_ways, batch_first)
             ends.append(tuple(end))
             if train and layer < layers - 1:
-                x = self.drop(x, rate, "each")
+                x = self.drop(x, rate, False)
         return (x, *(torch.cat(parts) for parts in zip(*ends, strict=True)))
 
 
-def _one_value_per_draw(x: Tensor, kind: str) -> Tensor:
+def _one_value_per_draw(x: Tensor, channels: bool) -> Tensor:
     """What has one draw for each of its values: x, or one value of each channel."""
-    return x[(slice(None), slice(None), *[slice(0, 1)] * (x.ndim - 2))] if kind.endswith("channels") else x
+    return x[(slice(None), slice(None), *[slice(0, 1)] * (x.ndim - 2))] if channels else x
 
 
-KINDS: dict[Callable[..., Any], str] = {
-    F.dropout: "each",
-    torch.dropout: "each",
-    F.dropout1d: "channels",
-    F.dropout2d: "channels",
-    F.dropout3d: "channels",
-    F.alpha_dropout: "alpha",
-    F.feature_alpha_dropout: "alpha channels",
+DROPS_CHANNELS: dict[Callable[..., Any], bool] = {
+    **dict.fromkeys((F.dropout, torch.dropout), False),
+    **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), True),
 }
+
+ALPHA = (F.alpha_dropout, F.feature_alpha_dropout)
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")

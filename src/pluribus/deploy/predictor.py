@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -170,14 +170,17 @@ class Predictor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # as for `answers`
             found = self._answering.predict((self._normalise(x), y) for x, y in split.batches(ROWS))
-        prediction: Any = found if self.calibrated is None else self.calibrated.apply(found)
-        return self._in_units(prediction) if isinstance(prediction, Regression) else prediction
+        prediction = self._calibrate(found)
+        if not isinstance(prediction, Regression):
+            return prediction
+        shift, scale = self._units()
+        variances = None if prediction.variances is None else prediction.variances.double() * scale**2
+        return Regression(prediction.means.double() * scale + shift, variances)
 
     def sets(self, source: Any, coverage: float | None = None) -> list[list[str]]:
         """Of each row the classes of its conformal set, which holds the true one as often as promised."""
         self._need("classification", "sets", "intervals")
-        promise = self._promise(coverage).sets(self.predict(source)).tolist()
-        return [[name for name, inside in zip(self.record["classes"], row, strict=True) if inside] for row in promise]
+        return self._named_sets(self._promise(coverage), self.predict(source))
 
     def intervals(self, source: Any, coverage: float | None = None) -> Tensor:
         """Of each row the ends of its conformal interval, in the units of the target: (rows, 2[, targets])."""
@@ -195,6 +198,10 @@ class Predictor:
             raise ValueError(f"predictor: nothing is promised: {why}.")
         return promise
 
+    def _named_sets(self, promise: Conformal, prediction: Any) -> list[list[str]]:
+        rows = promise.sets(prediction).tolist()
+        return [[name for name, inside in zip(self.record["classes"], row, strict=True) if inside] for row in rows]
+
     def _need(self, task: str, what: str, other: str) -> None:
         if self.task != task:
             hint = f" Use {other}()." if self.task in ("classification", "regression") else ""
@@ -204,11 +211,6 @@ class Predictor:
         """Mean and standard deviation of the training targets."""
         shift, scale = (torch.tensor(self.record[f"target_{part}"], dtype=torch.float64) for part in ("mean", "std"))
         return shift, scale
-
-    def _in_units(self, prediction: Regression) -> Regression:
-        shift, scale = self._units()
-        variances = None if prediction.variances is None else prediction.variances.double() * scale**2
-        return Regression(prediction.means.double() * scale + shift, variances)
 
     def answers(
         self,
@@ -236,24 +238,17 @@ class Predictor:
     def _answers(self, split: Any, batch_size: int) -> Iterator[dict[str, Any]]:
         for start in range(0, len(split), batch_size):
             rows = range(start, min(start + batch_size, len(split)))
-            with self._reading() as read:
+            distance: Any = self.distance  # of what the network's last layer reads meanwhile
+            reading = nullcontext([]) if distance is None else reading_features(self.ensemble.members[0], distance.head)
+            with reading as read:
                 prediction = self.predict_batch(split[list(rows)][0])
             ways: dict[str, Any] = {"classification": self._classify, "regression": self._estimate}
             columns = ways.get(self.task, self._label)(prediction)
-            if self.distance is not None:
-                columns |= self._unfamiliar(self.distance.of(read[-1]), columns)
+            if distance is not None:
+                columns |= self._unfamiliar(distance.of(read[-1]), columns)
             for name, *values in zip(split.names(list(rows)), *columns.values(), strict=True):
                 answer = dict(zip(columns, values, strict=True))
                 yield {"name": name, **{"predicted_name" if key == "name" else key: one for key, one in answer.items()}}
-
-    @contextmanager
-    def _reading(self) -> Iterator[list[Tensor]]:
-        """What the network's last layer reads meanwhile, where its distance is asked for."""
-        if self.distance is None:
-            yield []
-            return
-        with reading_features(self.ensemble.members[0], self.distance.head) as read:
-            yield read
 
     def _unfamiliar(self, distances: Tensor, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """The distance, 1 where 95 % of the validation rows are nearer; beyond it no answer is accepted."""
@@ -264,7 +259,9 @@ class Predictor:
 
     def predict_batch(self, x: Tensor) -> Any:
         """The calibrated prediction for inputs as files have them."""
-        prediction: Any = self._answering.predict(self._normalise(x))
+        return self._calibrate(self._answering.predict(self._normalise(x)))
+
+    def _calibrate(self, prediction: Any) -> Any:
         return prediction if self.calibrated is None else self.calibrated.apply(prediction)
 
     @cached_property
@@ -295,8 +292,7 @@ class Predictor:
         found: dict[str, list[Any]] = {"label": [classes[label] for label in prediction.label.tolist()]}
         found |= {part: getattr(prediction, part).tolist() for part in ("confidence", "aleatoric", "epistemic")}
         if (promise := self.conformal) is not None:
-            sets = promise.sets(prediction).tolist()
-            found["set"] = [[name for name, inside in zip(classes, row, strict=True) if inside] for row in sets]
+            found["set"] = self._named_sets(promise, prediction)
         kept = [False] * len(prediction) if threshold is None else threshold.keep(prediction).tolist()
         return {**found, "decision": ["accept" if one else "abstain" for one in kept]}
 
@@ -423,13 +419,40 @@ def make_predictor(
     return Predictor(ensemble, record)
 
 
-def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
-    """The predictor in a folder. Nothing in the folder is executed.
+def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
+    """The trained predictor in a folder of `pluribus train`, `upgrade` or `compare --keep`, as `predict` uses it.
+
+    It has `predict`, `sets`, `intervals`, `answers`, `threshold`, `promising` and `ensemble`. Nothing in the folder is
+    executed.
+
+    Shapes:
+        predictor.predict(source): a `Classification` or `Regression` of (members, rows, classes or targets)
+        predictor.intervals(source): (rows, 2[, targets])
 
     Args:
+        device: where the ensemble answers
         model: "python:FILE:FUNCTION", for a folder whose network is code of your own; the code that the folder itself
             names is never run
+
+    >>> from pluribus.study import Study, conduct
+    >>> study = Study(data=["iris"], model="mlp", methods=["single"], training={"epochs": 1})
+    >>> result = conduct(study, "iris-study", keep=True).results[0]
+    >>> predictor = pb.open(f"iris-study/predictors/{result.record['run']}")
+    >>> flowers = {"sepal length (cm)": [5.1], "sepal width (cm)": [3.5], "petal length (cm)": [1.4],
+    ...            "petal width (cm)": [0.2]}
+    >>> predictor.predict(flowers).mean.shape
+    torch.Size([1, 3])
     """
+    if (Path(folder) / "study.json").exists():
+        raise ValueError(
+            f"open: {str(folder)!r} is a study, not a predictor. Make one of it with: pluribus train --study "
+            f"{folder} --out FOLDER"
+        )
+    return load_predictor(folder, device, model=model)
+
+
+def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
+    """As `open`, with the commands' words for what is wrong."""
     folder = Path(folder)
     if not (folder / RECORD).exists():
         raise FileNotFoundError(
@@ -454,37 +477,6 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
     _check_outputs(record, ensemble, folder)
     ensemble = ensemble.to(device).eval()
     return Predictor(ensemble, record, _read_distance(record, ensemble, folder))
-
-
-def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
-    """The trained predictor in a folder of `pluribus train`, `upgrade` or `compare --keep`, as `predict` uses it.
-
-    It has `predict`, `sets`, `intervals`, `answers`, `threshold`, `promising` and `ensemble`. Nothing in the folder is
-    executed.
-
-    Shapes:
-        predictor.predict(source): a `Classification` or `Regression` of (members, rows, classes or targets)
-        predictor.intervals(source): (rows, 2[, targets])
-
-    Args:
-        device: where the ensemble answers
-        model: "python:FILE:FUNCTION", for a folder whose network is code of your own
-
-    >>> from pluribus.study import Study, conduct
-    >>> study = Study(data=["iris"], model="mlp", methods=["single"], training={"epochs": 1})
-    >>> result = conduct(study, "iris-study", keep=True).results[0]
-    >>> predictor = pb.open(f"iris-study/predictors/{result.record['run']}")
-    >>> flowers = {"sepal length (cm)": [5.1], "sepal width (cm)": [3.5], "petal length (cm)": [1.4],
-    ...            "petal width (cm)": [0.2]}
-    >>> predictor.predict(flowers).mean.shape
-    torch.Size([1, 3])
-    """
-    if (Path(folder) / "study.json").exists():
-        raise ValueError(
-            f"open: {str(folder)!r} is a study, not a predictor. Make one of it with: pluribus train --study "
-            f"{folder} --out FOLDER"
-        )
-    return load_predictor(folder, device, model=model)
 
 
 # ---------------------------------------------------------------- what a record must be
@@ -618,10 +610,6 @@ def _check_outputs(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> 
             f"predict: {str(folder)!r} is damaged: its record is for {wanted}, its weights are for {ensemble.task}. "
             "Train again."
         )
-    if wrong := [name for name, tensor in ensemble.state_dict().items() if _is_nan(tensor)]:
+    floats = {name: t for name, t in ensemble.state_dict().items() if isinstance(t, Tensor) and t.is_floating_point()}
+    if wrong := [name for name, tensor in floats.items() if tensor.isnan().any()]:  # infinity can be meant, as in masks
         raise ValueError(f"predict: {str(folder)!r} is damaged: its weights {wrong[0]!r} hold NaN. Train again.")
-
-
-def _is_nan(value: Any) -> bool:
-    """Whether a tensor of floats holds NaN; infinity can be meant, as in masks of attention."""
-    return isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any())

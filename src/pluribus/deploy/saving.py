@@ -90,7 +90,10 @@ def load(
     made = _build(header, model)
     _check_fit(header, made, tensors)
     _check_base(header, made)
-    _check_unchanged(Path(path))
+    try:
+        check_digest(Path(path), note=True)
+    except ValueError as error:
+        raise ValueError(f"load: {str(path)!r}: {error}. Restore it from a copy, or train again.") from None
     _fill_(made.module, tensors)
     for name, value in header.get("extra", {}).items():
         made.module.get_submodule(name).set_extra_state(value)
@@ -98,13 +101,6 @@ def load(
     made.votes = tuple(header["votes"]) if "votes" in header else None
     made.to(device)
     return made.train(header["training"])
-
-
-def _check_unchanged(path: Path) -> None:
-    try:
-        check_digest(path, note=True)
-    except ValueError as error:
-        raise ValueError(f"load: {str(path)!r}: {error}. Restore it from a copy, or train again.") from None
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -190,8 +190,9 @@ def _candidates(request: PlanRequest) -> Iterator[Candidate]:
     masked = partial(_with_empty_masks, view, names)
     for size, scale in itertools.product(request.sizes, scales):  # the network keeps its widths
         capacity, width = _kept_share(view, names, scale, size, parameters)
+        masks = _draw_masks(view, names, size, scale)
         iou = sampler.expected_iou(scale)
-        yield Candidate({"scale": scale}, size, family=masked, capacity=capacity, width=width, iou=iou)
+        yield Candidate({"scale": scale}, size, family=masked, capacity=capacity, width=width, iou=iou, masks=masks)
     for capacity, size, scale in itertools.product(request.options["capacities"], request.sizes, scales):  # layers grow
         yield _grown_candidate(request, view, names, size, scale, capacity)
 
@@ -207,6 +208,19 @@ def _with_empty_masks(view: nn.Module, names: Sequence[str], size: int) -> Ensem
         )
         begin_(layer, Masked)
     return Ensemble(model, size, [dotted_name(name, "mask") for name in names], method="masksembles", feed=SHARE)
+
+
+def _draw_masks(
+    model: nn.Module, names: Sequence[str], size: int, scale: float, ones: Mapping[str, float] | None = None
+) -> dict[str, Tensor]:
+    """Masks such as `masksembles` draws, always the same: (members, channels) of each layer."""
+    chance, found = torch.Generator().manual_seed(0), {}
+    for name in names:
+        channels = count_input_channels(model.get_submodule(name))
+        kept = None if ones is None else _ones(ones[name], channels, size)
+        drawn = sampler.masks(channels, size, scale if kept is None else None, capacity=kept, generator=chance)
+        found[name] = drawn.bool()
+    return found
 
 
 def _kept_share(view: nn.Module, names: Sequence[str], scale: float, size: int, parameters: int) -> tuple[float, float]:
@@ -239,7 +253,8 @@ def _grown_candidate(
     share = sum(cast(Tensor, view.get_submodule(name).weight).numel() for name in names) / parameters
     used = 1 + share * (capacity**2 - 1)  # inputs and outputs of the masked layers
     masked = partial(_with_empty_masks, wide, names)
+    ones = {name: capacity * count_input_channels(view.get_submodule(name)) for name in names}
     return Candidate(
         settings, size, family=masked, network=wide, capacity=used, width=capacity,
-        iou=sampler.expected_iou(scale), expected=True,
+        iou=sampler.expected_iou(scale), masks=_draw_masks(wide, names, size, scale, ones), expected=True,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.ensemble import Ensemble
 from .building import check_model
@@ -35,6 +35,7 @@ class Candidate:
         capacity: parameters that one member computes with, relative to the model; by default as counted
         width: channels of one member, relative to the model
         iou: expected overlap of two masks
+        masks: of each layer, (members, channels), where what they drop is not computed once frozen
         expected: the figures are expected values, because widths are drawn
         reason: why the setting cannot be used
     """
@@ -47,6 +48,7 @@ class Candidate:
     capacity: float | None = None
     width: float = 1.0
     iou: float | None = None
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
     expected: bool = False
     reason: str = ""
 

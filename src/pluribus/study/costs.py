@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from .._common.timing import medians
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..deploy.budget.activation_memory import activations
-from ..deploy.budget.candidates import bytes_of
-from ..deploy.budget.counting import cost, training_mult_adds
+from ..deploy.budget.counting import activations, bytes_of, cost, training_mult_adds
 from ..deploy.freezing.call_signature import Example
 from ..deploy.freezing.frozen import Frozen, freeze
 from ..deploy.freezing.verification import agrees

@@ -1,6 +1,5 @@
 """A plan's counts are those of the ensembles that it stands for; budgets filter exactly; nothing is allocated."""
 
-import json
 import subprocess
 import sys
 
@@ -9,10 +8,9 @@ import torch
 from torch import nn
 
 import pluribus as pb
-from pluribus.deploy.budget.activation_memory import activations
+from pluribus.deploy.budget.counting import activations
 from pluribus.deploy.budget.planning import build_planned, plan
 from pluribus.methods import mask_sampler
-from pluribus.methods._shared_trunk import branch_points
 
 X = torch.randn(2, 8)
 
@@ -47,8 +45,9 @@ def test_counts_are_those_of_the_ensembles_really_built(name):
     assert {row["method"] for row in found.rows} == set(pb.METHODS) - {"single"}
     for row in found.rows:
         cost = pb.cost(build_planned(row, model, x), x)
-        counted = row["parameters"], row["mult_adds"], row["forward_passes"]
-        assert counted == (cost.parameters, cost.mult_adds, cost.forward_passes), row["call"]
+        assert (row["parameters"], row["forward_passes"]) == (cost.parameters, cost.forward_passes), row["call"]
+        if row["method"] != "masksembles":  # which is counted as it is deployed
+            assert row["mult_adds"] == cost.mult_adds, row["call"]
 
 
 @pytest.mark.slow
@@ -134,18 +133,6 @@ def test_memory_is_weights_and_the_most_results_alive_at_once():
     assert seen.total == 4 * 2 * (32 + 32 + 3)
 
 
-def test_memory_of_many_members_is_that_of_the_ensemble_run():
-    model = Images()
-    x = torch.empty(2, 3, 8, 8, device="meta")
-    row = next(row for row in plan(model, x, sizes=(5,), methods=["batch_ensemble"]).rows)
-    ensemble = pb.batch_ensemble(model.to("meta"), 5, example=x).eval()
-    with torch.no_grad():
-        ensemble(x)
-    seen = activations(ensemble, ((x,), {}))
-    stored = sum(t.numel() * t.element_size() for t in (*ensemble.parameters(), *ensemble.buffers()))
-    assert abs(row["memory"] - stored - seen.peak) <= 0.02 * row["memory"]
-
-
 def test_latency_is_measured_only_when_asked():
     quiet = plan(perceptron(), X, sizes=(2,), methods=["deep"])
     assert quiet.rows[0]["latency"] is None
@@ -157,18 +144,16 @@ def test_latency_is_measured_only_when_asked():
         plan(perceptron().to("meta"), X.to("meta"), sizes=(2,), methods=["deep"], latency=2.0)
 
 
-def test_what_is_measured_is_frozen_without_the_channels_that_masks_drop():
-    torch.manual_seed(0)
-    found = plan(perceptron(), X, sizes=(3,), methods=["masksembles"], scales=(2.0,), measure=True)
-    masked = 8 * 32 + 3 * 32 * 32 + 3 * 32 * 3  # what runs where masks only multiply
-    assert (
-        found.rows[0]["mult_adds"]
-        < masked
-        == plan(perceptron(), X, sizes=(3,), methods=["masksembles"], scales=(2.0,)).rows[0]["mult_adds"]
-    )
-    assert found.rows[0]["relative"]["mult_adds"] == pytest.approx(
-        found.rows[0]["mult_adds"] / (8 * 32 + 32 * 32 + 32 * 3), rel=1e-5
-    )
+def test_masks_cost_what_is_left_when_their_channels_are_cut_measured_or_not():
+    model = pb.models.mlp(8, 3, hidden=(32, 32, 32))
+    share = mask_sampler.ones(32, 4, 2.0)
+    expected = 8 * 32 + 4 * (2 * share**2 + share * 3)  # the first layer runs once
+    for options in ({}, {"measure": True}):
+        found = plan(model, X, sizes=(4,), methods=["masksembles"], scales=(2.0,), **options)
+        assert found.rows[0]["mult_adds"] == expected
+    x = torch.empty(1, 3, 32, 32, device="meta")
+    resnet = plan(pb.models.resnet18, x, sizes=(4,), methods=["masksembles"], scales=(2.0,))
+    assert resnet.rows[0]["relative"]["mult_adds"] == pytest.approx(1.44, abs=0.02)  # as test_frozen counts by hand
 
 
 def test_ten_rows_are_printed_with_every_method_and_the_others_are_counted(everything):
@@ -202,38 +187,12 @@ def test_eight_thin_members_of_a_network_of_19_000_weights_are_not_the_first_sug
     assert "packed M = 8" in str(found) and "Probably worse" in str(found)
 
 
-def test_progress_is_told_for_each_method():
-    told = []
-    plan(perceptron(), X, sizes=(2,), methods=["deep", "multihead"], measure=True, progress=told.append)
-    assert told[:2] == ["counting deep, 1 of 2 methods", "counting multihead, 2 of 2 methods"]
-    assert [text.startswith("measuring pb.") for text in told[2:]] == [True, True]
-
-
-def test_json_has_everything():
-    found = plan(perceptron(), X, sizes=(2,), mult_adds=1.5)
-    read = json.loads(found.to_json())
-    assert read["rows"] == json.loads(json.dumps(found.rows))
-    assert set(read) == {"budget", "single", "rows", "misses", "refused", "notes", "seconds"}
-
-
-def test_the_table_is_aligned():
-    lines = str(plan(perceptron(), X, sizes=(2,), methods=["deep", "multihead"])).splitlines()
-    assert lines[1].startswith("method")
-    assert len({line.index("2") for line in lines[3:5]}) == 1
-
-
 def test_the_model_stays_as_it_was():
     model = perceptron().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     plan(model, X, sizes=(2,))
     assert model.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_branches_begin_at_parts_in_the_order_in_which_they_run():
-    with torch.device("meta"):
-        model = pb.models.resnet18()
-    assert branch_points(model)[-1] == "layer4|fc"
 
 
 PEAK = """
@@ -270,19 +229,3 @@ def test_resnet50x4_is_planned_without_its_weights():
 def test_what_cannot_be_planned_is_said(options, words):
     with pytest.raises(ValueError, match=words):
         plan(perceptron(), X, **options)
-
-
-def test_an_example_of_another_shape_is_named():
-    with pytest.raises(ValueError, match=r"plan: the model must run on x, but with the shapes \[\(2, 7\)\]"):
-        plan(perceptron(), torch.randn(2, 7))
-
-
-def test_members_too_small_for_a_small_network_come_last_and_are_named():
-    small = pb.plan(pb.models.mlp(16, 10, (128, 128)), torch.zeros(1, 16), parameters=1.0, sizes=(8,))
-    thin = [row["capacity"] * small.single["parameters"] < 1e5 and row["capacity"] < 0.5 for row in small.best]
-    assert any(thin) and thin == sorted(thin) and "Probably worse than the network itself" in str(small)
-    assert "packed M = 8" in str(small)
-    large = pb.plan(
-        pb.models.mlp(16, 10, (1024, 1024)), torch.zeros(1, 16), parameters=1.0, sizes=(2,), methods=["packed"]
-    )
-    assert "Probably worse" not in str(large)

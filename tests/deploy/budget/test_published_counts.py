@@ -68,23 +68,3 @@ def test_the_row_comes_out_to_the_digit(row):
     assert cost.parameters == parameters
     if giga is not None:
         assert round(cost.mult_adds / 1e9, 3) == giga
-
-
-def test_every_way_to_run_costs_the_same_for_members_that_share_nothing():
-    ensemble = pb.deep(models.small_cnn(), 3)
-    x = torch.randn(2, 3, 32, 32)
-    costs = []
-    for run in ("vmap", "loop"):
-        ensemble.run = run
-        costs.append(pb.cost(ensemble, x).mult_adds)
-    assert costs[0] == costs[1] == 3 * pb.cost(models.small_cnn(), x).mult_adds
-
-
-@pytest.mark.slow
-def test_what_is_shared_costs_once():
-    x, model = torch.randn(2, 3, 32, 32), models.resnet18()
-    single = pb.cost(model, x).mult_adds
-    assert pb.cost(pb.multihead(model, 4), x).mult_adds == single + 3 * 512 * 10
-    dropped = pb.cost(pb.mc_dropout(model, 4, rate=0.1, where="fc"), x)
-    assert dropped.mult_adds == single + 3 * 512 * 10
-    assert pb.cost(pb.mimo(model, 4, example=x), x).forward_passes == 1

@@ -1,8 +1,5 @@
 """A frozen network takes its arguments as the model does, and keeps to the code that the model runs for them."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 from freezing import alike, frozen
@@ -201,25 +198,6 @@ def test_code_that_the_number_of_rows_decides_is_right_for_all_of_them(question,
         check(made, networks, torch.randn(n, 4))
 
 
-class Parts(nn.Module):
-    """Runs the rows in parts, as code that saves memory does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, 3)."""
-        return self.head(torch.cat([self.layer(part) * (i + 1) for i, part in enumerate(x.split(8))]))
-
-
-def test_rows_that_the_code_splits_are_split_for_any_number():
-    networks = separate(Parts)
-    made = frozen(pb.deep(networks), torch.randn(4, 4))
-    for n in ROWS:
-        check(made, networks, torch.randn(n, 4))
-
-
 class Checked(nn.Module):
     """Checks that shapes fit together, which is true for any number of rows."""
 
@@ -255,32 +233,10 @@ class Shared(nn.Module):
         return self.layer(x + table @ x)
 
 
-@pytest.mark.parametrize("rows", [2, 6, 40])  # as long as the table, and more than run at once
+@pytest.mark.parametrize("rows", [2, 6, 40])  # as long as the table, and more
 def test_a_tensor_that_all_rows_share_is_never_cut(rows):
     networks, table = separate(Shared), torch.randn(6, 6)
     made = frozen(pb.deep(networks), (torch.randn(rows, 6, 4), table))
     assert made.form in ("loop", "beside")
     for n in (1, 2, 6, 40):
         check(made, networks, torch.randn(n, 6, 4), table)
-    square = torch.randn(64, 64)
-    wide = separate(Wide)
-    made = frozen(pb.deep(wide), (torch.randn(rows, 64, 4), square))
-    check(made, wide, torch.randn(64, 64, 4), square)  # as many rows as the table has
-
-
-class Wide(Shared):
-    """With more channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Conv1d(64, 3, 1)
-
-
-def test_copies_and_files_take_the_same_calls(pair):
-    left, right = pair
-    networks = separate(Two)
-    made = frozen(pb.deep(networks), {"left": left, "right": right})
-    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-        check(other, networks, right=right, left=left)
-        with pytest.raises(ValueError, match="scale"):
-            other(left, right, 2.0)

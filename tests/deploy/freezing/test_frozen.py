@@ -1,8 +1,6 @@
 """A frozen ensemble gives what the ensemble gives, with fewer operations."""
 
 import copy
-import io
-import pickle
 
 import pytest
 import torch
@@ -16,10 +14,7 @@ import pluribus as pb
 from pluribus import models
 from pluribus.deploy.freezing import frozen as freezing
 from pluribus.deploy.freezing import lowering
-from pluribus.deploy.freezing.folding import Plain
 from pluribus.deploy.freezing.frozen import CHUNK
-from pluribus.deploy.freezing.live_channels import read_channels, slice_layer
-from pluribus.surgery.copying import state
 from pluribus.surgery.dropout import no_dropout
 
 OTHERS = ["resnet18", "mobilenetv2_100", "efficientnet_b0", "vit_tiny_patch16_224", "seresnet18"]
@@ -123,18 +118,6 @@ def test_each_form_is_right_by_itself(build, method, form):
         alike(made(x), expected(ensemble, x))
 
 
-def test_a_mask_that_lets_nothing_through_gives_zeros():
-    plain = Plain(torch.randn(2, 1), None, torch.zeros(1))
-    assert not slice_layer(plain, read_channels(plain.mask), None)[0].any()
-
-
-@pytest.mark.parametrize("method", sorted(set(pb.METHODS) - {"mc_dropout"}))
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
-def test_measuring_chooses_a_way_with_the_same_outputs(method, name):
-    ensemble, x = make(method, name)
-    alike(pb.freeze(ensemble, x, choose="measure")(x), expected(ensemble, x))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 5, 20])  # side by side, in a loop, and by width
 @pytest.mark.parametrize("name", ["resnet20", "wide_resnet16_4", "lenet", "small_cnn"])
@@ -163,17 +146,6 @@ def test_normalisation_is_folded(resnet, x):
     kinds = {type(module).__name__ for module in made.modules()}
     assert not any("Norm" in kind or kind == "Affine" for kind in kinds)
     assert "normalisation layers folded into the layer before: 20" in made.explain()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["deep", "masksembles"])
-def test_normalisation_as_a_function_is_folded_where_it_can_be(method, x):
-    ensemble = pb.METHODS[method](trained(Functional()), 3, **({} if method == "deep" else {"example": x})).eval()
-    made = frozen(ensemble, x)
-    assert "normalisation layers folded into the layer before: 1 ('norm1')" in made.explain()
-    kinds = [type(part).__name__ for part in made.modules()]
-    assert kinds.count("Affine") in (1, 3)  # side by side, or of each member
-    alike(made(x), expected(ensemble, x))
 
 
 @pytest.mark.slow
@@ -246,49 +218,11 @@ def test_draws_of_dropout_are_new_in_each_call_and_differ_between_members():
     torch.testing.assert_close(many, wanted, atol=0.05, rtol=0.0)
 
 
-def test_the_ensemble_stays_as_it_is_bit_for_bit(resnet, x):
-    ensemble = pb.masksembles(resnet, 2, example=x).train()
-    before, chance = copy.deepcopy(ensemble), torch.get_rng_state()
-    made = frozen(ensemble, x)
-    assert ensemble.training
-    assert torch.equal(torch.get_rng_state(), chance)
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(state(ensemble), state(before), strict=True))
-    outputs = made(x)
-    for parameter in ensemble.parameters():
-        parameter.data.zero_()
-    assert torch.equal(made(x), outputs)
-
-
-def test_training_mode_does_not_matter(resnet, x):
-    made = frozen(pb.deep(resnet, 2, init="same").train(), x)
-    outputs = made(x)
-    assert torch.equal(made.train()(x), outputs)
-    alike(outputs[0], resnet(x).detach())
-
-
 def test_large_batches_run_in_chunks_and_give_the_same(resnet, x):
     made = frozen(pb.packed(resnet, 2, 1, example=x), x)
     many = torch.randn(CHUNK + 3, 3, 32, 32)
     assert made.chunk == CHUNK
     alike(made(many), torch.cat([made(many[:7]), made(many[7:])], 1))
-
-
-@pytest.mark.parametrize("winner", ["whole", "in parts"])
-def test_texts_run_in_chunks_where_that_is_faster(winner, monkeypatch):
-    def race(runs, *_, **__):
-        for run in runs.values():
-            run()
-        return dict.fromkeys(sorted(runs, key=lambda name: name != winner), 1.0)
-
-    monkeypatch.setattr(freezing, "race", race)
-    texts = nn.Sequential(nn.Embedding(9, 8), nn.LayerNorm(8), nn.Linear(8, 3), nn.Flatten())
-    x, rows = torch.randint(9, (CHUNK + 3, 5)), torch.randn(CHUNK + 3, 4)
-    for model, batch, chunk in ((texts, x, CHUNK if winner == "in parts" else 0), (nn.Linear(4, 3), rows, 0)):
-        ensemble = pb.deep(model, 2)
-        made = frozen(ensemble, batch, choose="measure")
-        assert made.chunk == chunk
-        alike(made(batch), expected(ensemble, batch))
-        assert frozen(ensemble, batch).chunk == 0
 
 
 def test_a_network_that_mixes_its_rows_is_not_cut_into_chunks():
@@ -303,21 +237,6 @@ def test_a_network_that_mixes_its_rows_is_not_cut_into_chunks():
 
     x = torch.randn(5, 1, 4, 4)
     assert frozen(pb.deep(Mixing(), 2), x).chunk == 0
-
-
-def test_copies_files_and_state_are_plain_and_equal(resnet, x):
-    made = frozen(pb.packed(resnet, 2, 1, example=x), x)
-    outputs = made(x)
-    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-        alike(other(x), outputs, 1e-6)
-    file = io.BytesIO()
-    torch.save(made.state_dict(), file)
-    file.seek(0)
-    blank = copy.deepcopy(made)
-    for parameter in blank.parameters():
-        parameter.data.zero_()
-    blank.load_state_dict(torch.load(file))
-    alike(blank(x), outputs, 1e-6)
 
 
 def test_another_precision_and_back(resnet, x):
@@ -337,11 +256,6 @@ def test_it_compiles(x):
     compiled = torch.compile(made, backend="aot_eager")
     alike(compiled(x), expected(ensemble, x))
     alike(compiled(x.contiguous(memory_format=torch.channels_last)), expected(ensemble, x))
-
-
-def test_channels_last_inputs_give_the_same(resnet, x):
-    made = frozen(pb.packed(resnet, 2, 1, example=x), x)
-    alike(made(x.contiguous(memory_format=torch.channels_last)), made(x), 1e-6)
 
 
 def test_predictions_and_answers_are_those_of_the_ensemble(resnet, x):
@@ -404,14 +318,6 @@ def test_members_of_unlike_architectures_are_frozen_each():
     alike(frozen(ensemble, x)(x), expected(ensemble, x))
 
 
-@slow
-def test_vectors_can_stay_apart_from_shared_weights(resnet, x):
-    ensemble = pb.batch_ensemble(resnet, 4)
-    small, fast = frozen(ensemble, x, memory="small"), frozen(ensemble, x)
-    assert pb.cost(small, x).parameters < 0.3 * pb.cost(fast, x).parameters
-    alike(small(x), expected(ensemble, x))
-
-
 @pytest.mark.parametrize("form", lowering.FORMS)
 def test_other_sizes_work_or_are_refused_clearly(form, resnet, x, monkeypatch):
     monkeypatch.setattr(freezing, "FORMS", {form: lowering.FORMS[form]})
@@ -434,8 +340,3 @@ def test_other_sizes_work_or_are_refused_clearly(form, resnet, x, monkeypatch):
 def test_what_cannot_be_frozen_is_refused(arguments, kind, message):
     with pytest.raises(kind, match=message):
         pb.freeze(*arguments)
-
-
-def test_unknown_options_list_the_known_ones():
-    with pytest.raises(ValueError, match="choose must be one of 'measure', 'rule', but it is 'guess'"):
-        pb.freeze(pb.single(nn.Linear(2, 2)), torch.zeros(1, 2), choose="guess")

@@ -145,19 +145,6 @@ def test_a_masked_layer_runs_its_own_code(name, x):
         alike(torch.stack([ensemble.member(i)(x) for i in range(3)]), wanted)
 
 
-@pytest.mark.parametrize("method", sorted(set(pb.METHODS) - {"single", "deep", "masksembles", "mc_dropout", "mimo"}))
-@pytest.mark.parametrize(
-    "name", ["conv", *(pytest.param(n, marks=pytest.mark.slow) for n in ("linear_forward", "relu_hook"))]
-)
-def test_every_method_runs_a_layers_own_code_frozen(name, method, x):
-    torch.manual_seed(0)
-    options = {"packed": {"example": x}, "treenet": {"branch": "7"}}.get(method, {})
-    ensemble = pb.METHODS[method](trained(CASES[name]()), 2, **options).eval()
-    members = [ensemble.member(i) for i in range(2)]
-    with torch.no_grad():
-        alike(frozen(ensemble, x)(x), torch.stack([member(x) for member in members]))
-
-
 @pytest.mark.parametrize("name", CUSTOM)
 def test_a_module_with_code_of_its_own_is_known_as_such(name):
     kinds = [torch_type(module) for module in CASES[name]()]

@@ -77,22 +77,6 @@ def test_two_threads_get_what_one_gets(method, name):
     hammer(pickle.loads(pickle.dumps(made)), batches, 2)
 
 
-def test_a_network_that_stays_as_it_was_answers_threads_too():
-    class Looking(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x) if x.sum() > 0 else -self.layer(x)
-
-    ensemble = pb.deep(Looking(), 3)
-    ensemble.run = "loop"
-    made = frozen(ensemble, torch.randn(5, 4))
-    assert "is unchanged" in made.explain()
-    hammer(made, [torch.randn(rows, 4) for rows in (1, 5, 9)])
-
-
 def test_threads_may_freeze_at_once_while_others_predict():
     ensembles = [make("deep", name)[0] for name in ("mlp", "cnn")]
     batches = [SMALL[name].batch(5) for name in ("mlp", "cnn")]

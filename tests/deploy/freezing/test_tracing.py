@@ -46,26 +46,6 @@ def test_a_part_that_cannot_be_traced_stays_as_it_was_and_is_named():
     alike(made(x), expected(ensemble, x))
 
 
-class Thirds(nn.Module):
-    """Goes over the parts of a tensor, as attention often does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.norm, self.out = nn.Linear(6, 12), nn.LayerNorm(4), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, 6) -> (batch, 3)."""
-        q, k, v = (self.norm(part) for part in self.enter(x).chunk(3, 1))
-        return self.out(q * k + v)
-
-
-def test_parts_of_a_tensor_are_gone_over_as_many_as_there_are():
-    ensemble, x = pb.deep(Thirds(), 3).eval(), torch.randn(5, 6)
-    made = frozen(ensemble, x)
-    alike(made(x), expected(ensemble, x))
-    assert "is unchanged" not in made.explain()
-
-
 def test_a_network_that_cannot_be_traced_at_all_gives_the_same():
     ensemble, x = pb.deep(Looking(), 3), torch.randn(2, 4, 3, 3)
     ensemble.run = "loop"
@@ -124,27 +104,6 @@ def test_a_network_that_asks_for_sizes_takes_those_of_the_example():
     alike(made(x.repeat(3, 1, 1, 1)), expected(ensemble, x.repeat(3, 1, 1, 1)))
     with pytest.raises(ValueError, match=r"\(3, 32, 32\).*\(3, 48, 48\).*Freeze the ensemble again"):
         made(torch.randn(2, 3, 48, 48))
-
-
-class Numerous(nn.Module):
-    """Decides by the number of rows: it cannot be one graph."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, 4) -> (batch, 3)."""
-        return self.layer(x) if x.shape[0] > 2 else 2 * self.layer(x)
-
-
-def test_a_network_that_asks_for_the_number_of_rows_stays_as_it_was():
-    ensemble = pb.deep(Numerous(), 2)
-    made = frozen(ensemble, torch.randn(2, 4))
-    assert "is unchanged" in made.explain()
-    for rows in (1, 2, 3, 5):
-        x = torch.randn(rows, 4)
-        alike(made(x), expected(ensemble, x))
 
 
 class Encoder(nn.Module):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..._common.trees import as_batch, rows_of, tensors_of
@@ -15,8 +15,7 @@ from ...core.ensemble import Ensemble
 from ...methods import METHODS, deep, single
 from ...methods.method_info import REFUSALS, Candidate, PlanRequest, candidates_by_size, first_line, info_of
 from ...surgery.calling import evaluation_mode
-from .activation_memory import Watching
-from .counting import FORMULAS, plain_operators
+from .counting import FORMULAS, Watching, bytes_of, plain_operators
 
 OPTIMIZER = 4  # a weight, its gradient and two moments
 
@@ -58,62 +57,45 @@ class Counted:
 def count_candidates(
     request: PlanRequest, methods: Sequence[str], progress: Callable[[str], None] = lambda text: None
 ) -> tuple[CostFigures, list[Counted]]:
-    """The model's own costs, and every candidate of the methods."""
-    counter = Counter(request)
+    """The model's own costs, and every candidate of the methods; what fails for one size is not tried for others."""
+    base = count_ensemble(single(request.model), request.example)
     found: list[Counted] = []
     for number, name in enumerate(methods):
         progress(f"counting {name}, {number + 1} of {len(methods)} methods")
-        offer = info_of(METHODS[name]).candidates
-        try:
-            offered = candidates_by_size(METHODS[name], request) if offer is None else offer(request)
-            found += counter.count_all(name, offered)
-        except REFUSALS as error:
-            found.append(Counted(name, Candidate({}, 0), None, reason=first_line(error)))
-    return counter.base, found
-
-
-class Counter:
-    """Counts candidates for one request."""
-
-    def __init__(self, request: PlanRequest):
-        self.request = request
-        self.base = count_ensemble(single(request.model), request.example)
-
-    def count_all(self, method: str, candidates: Iterable[Candidate]) -> list[Counted]:
-        """The candidates of one method; settings that fail for one size are not tried for others."""
-        found: list[Counted] = []
         failed: set[int] = set()
-        for candidate in candidates:
-            if id(candidate.family) in failed:
-                continue
-            try:
-                if candidate.reason:
-                    raise ValueError(candidate.reason)
-                found.append(self.count(method, candidate))
-            except REFUSALS as error:
-                if candidate.family is not None:
-                    failed.add(id(candidate.family))
-                found.append(Counted(method, candidate, None, reason=first_line(error)))
-        return found
+        try:
+            for candidate in (info_of(METHODS[name]).candidates or partial(candidates_by_size, METHODS[name]))(request):
+                if id(candidate.family) in failed:
+                    continue
+                try:
+                    found.append(_count(name, candidate, request, base))
+                except REFUSALS as error:
+                    failed |= {id(candidate.family)} if candidate.family is not None else set()
+                    found.append(Counted(name, candidate, None, reason=first_line(error)))
+        except REFUSALS as error:  # the method offers nothing
+            found.append(Counted(name, Candidate({}, 0), None, reason=first_line(error)))
+    return base, found
 
-    def count(self, method: str, candidate: Candidate) -> Counted:
-        """The candidate with its costs."""
-        if candidate.member is not None:
-            ensemble = deep(candidate.member, candidate.size)
-        else:
-            assert candidate.family is not None
-            ensemble = candidate.family(candidate.size)
-        figures = count_ensemble(ensemble, self.request.example)
-        if ensemble.feed.keeps_one_pass:  # a training step is one pass of the batch, whatever the number of members
-            network = candidate.network
-            one = self.base if network is None else count_ensemble(single(network), self.request.example)
-            figures = replace(figures, kept=one.kept)
-        named = ensemble.module.named_parameters()
-        own = sum(p.numel() for name, p in named if name in ensemble.own) // ensemble.size
-        used = figures.parameters - (ensemble.size - 1) * own  # of one member
-        # Members that live in one network share its body: by the capacity curve, each has about 1 / sqrt(size) of it.
-        share = ensemble.size**-0.5 if ensemble.joint else 1.0
-        return Counted(method, candidate, figures, candidate.capacity or min(share, used / self.base.parameters))
+
+def _count(method: str, candidate: Candidate, request: PlanRequest, base: CostFigures) -> Counted:
+    """The candidate with its costs."""
+    if candidate.reason:
+        raise ValueError(candidate.reason)
+    if candidate.member is not None:
+        ensemble = deep(candidate.member, candidate.size)
+    else:
+        assert candidate.family is not None
+        ensemble = candidate.family(candidate.size)
+    figures = count_ensemble(ensemble, request.example)
+    if ensemble.feed.keeps_one_pass:  # a training step is one pass of the batch, whatever the number of members
+        network = candidate.network
+        one = base if network is None else count_ensemble(single(network), request.example)
+        figures = replace(figures, kept=one.kept)
+    own = sum(p.numel() for name, p in ensemble.module.named_parameters() if name in ensemble.own) // ensemble.size
+    used = figures.parameters - (ensemble.size - 1) * own  # of one member
+    # Members that live in one network share its body: by the capacity curve, each has about 1 / sqrt(size) of it.
+    share = ensemble.size**-0.5 if ensemble.joint else 1.0
+    return Counted(method, candidate, figures, candidate.capacity or min(share, used / base.parameters))
 
 
 def count_ensemble(ensemble: Ensemble, x: Any) -> CostFigures:
@@ -135,8 +117,3 @@ def count_ensemble(ensemble: Ensemble, x: Any) -> CostFigures:
         peak=results.peak,
         kept=results.total,
     )
-
-
-def bytes_of(tensors: Sequence[Tensor]) -> int:
-    """How much memory the tensors' values take."""
-    return sum(t.numel() * t.element_size() for t in tensors)

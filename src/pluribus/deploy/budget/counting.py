@@ -1,10 +1,11 @@
-"""What a network costs: its parameters, and the mult-adds of one example, counted and not estimated."""
+"""What a network costs, counted and not estimated: parameters, mult-adds of one example, memory of results."""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..._common.torch_operators import TRILINEAR
-from ..._common.torch_private import unwrap_compiled
+from ..._common.torch_operators import TRILINEAR, TorchDispatchMode
+from ..._common.torch_private import storage_key, unwrap_compiled
 from ..._common.trees import Batch, as_batch, map_tensors, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods.method_info import REFUSALS
@@ -167,6 +168,58 @@ def _trilinear_flops(*shapes: Any, **_: Any) -> int:
         for axis in new:
             size.insert(axis, 1)
     return 2 * prod(map(max, *sizes))
+
+
+# -------------------------------------------------------------------- memory
+
+
+def bytes_of(tensors: Sequence[Tensor]) -> int:
+    """How much memory the tensors' values take."""
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@torch.no_grad()
+def activations(module: nn.Module, batch: Batch) -> Watching:
+    """The results of one call, as it stands (mode, device); its parameters, buffers and inputs do not count.
+
+    >>> activations(nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True)), ((torch.zeros(2, 4),), {})).total
+    64
+    """
+    with Watching([*module.parameters(), *module.buffers(), *tensors_of(batch)]) as results:
+        module(*batch[0], **batch[1])
+    return results
+
+
+class Watching(TorchDispatchMode):
+    """Counts the bytes of each new storage until it is freed; tensors that are `known` do not count.
+
+    `peak` is the most that is alive after an operation; `total` all of them, as training keeps them for its gradients.
+    """
+
+    def __init__(self, known: list[Tensor]):
+        super().__init__()
+        self.alive: dict[int, Any] = {}
+        self.known = {storage_key(t.untyped_storage()) for t in known}
+        self.now, self.peak, self.total = 0, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for tensor in tensors_of(output):
+            self._add(tensor.untyped_storage())
+        self.peak = max(self.peak, self.now)
+        return output
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key = storage_key(storage)
+        if key in self.alive or key in self.known:
+            return
+        size = storage.nbytes()
+        self.alive[key] = weakref.ref(storage, lambda _: self._free(key, size))
+        self.now, self.total = self.now + size, self.total + size
+
+    def _free(self, key: int, size: int) -> None:
+        if self.alive.pop(key, None) is not None:
+            self.now -= size
 
 
 UNITS = {"G": 10**9, "M": 10**6}

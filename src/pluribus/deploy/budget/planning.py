@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -23,7 +23,8 @@ from ...core.ensemble import Ensemble
 from ...methods import METHODS
 from ...methods import single as baseline
 from ...methods.method_info import REFUSALS, Candidate, PlanRequest, call_method
-from ..freezing.frozen import freeze
+from ..freezing.call_signature import Unfit
+from ..freezing.frozen import count_without_masked, freeze
 from .candidates import CostFigures, Counted, count_candidates
 from .counting import cost, duplicate_mapped, short_count
 
@@ -67,7 +68,10 @@ class Plan:
 
     def __str__(self) -> str:
         near = [row for row in self.misses if max(row["misses"].values()) <= 1 + NEAR] if self.rows else self.misses
-        parts = [self._head()]
+        limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
+        fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
+        head = f"{fit}: {limits}, in" if limits else f"{fit} (no budget), in"
+        parts = [f"{head} {self.seconds:.1f} s; the single network comes first, for comparison"]
         if self.rows:
             parts.append(table([self.single, *self.best]))
             more = len(self.rows) - SHOWN
@@ -113,12 +117,6 @@ class Plan:
         True
         """
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 2)}, indent=indent)
-
-    def _head(self) -> str:
-        limits = ", ".join(f"{name} <= {_number(name, value)}" for name, value in self.budget.items())
-        fit = f"{len(self.rows)} {'setting fits' if len(self.rows) == 1 else 'settings fit'}"
-        beside = f"{fit}{': ' + limits if limits else ' (no budget)'}"
-        return f"{beside}, in {self.seconds:.1f} s; the single network comes first, for comparison"
 
 
 def plan(
@@ -190,7 +188,7 @@ def plan(
     base, found = count_candidates(request, list(METHODS if methods is None else methods), progress)
     kind = "training_memory" if training else "memory"
     single = _row(Counted(baseline.__name__, Candidate({}, 1), base), base)
-    rows = [_row(counted, base) for counted in found if counted.figures is not None]
+    rows = [_row(_as_deployed(counted, x), base) for counted in found if counted.figures is not None]
     budget = {}
     for name, limit in limits.items():
         if limit is not None and name != "latency":
@@ -200,10 +198,6 @@ def plan(
         notes += _measure(model, example, single, fitting, progress)
         if latency is not None:
             budget["latency"] = latency * single["latency"] if relative else latency
-    elif any(row["iou"] is not None for row in rows):
-        notes.append(
-            "≤ is an upper limit, with channels that pb.freeze cuts. measure=True or --latency counts exactly."
-        )
     for row in rows:
         row["misses"] = _misses(row, budget, kind)
     refused = [
@@ -252,6 +246,18 @@ def _without_values(model: Any, example: Any) -> tuple[nn.Module, Any, list[str]
 
 
 # -------------------------------------------------------------------- rows
+
+
+def _as_deployed(counted: Counted, x: Any) -> Counted:
+    """The mult-adds without the channels that masks drop, which `freeze` cuts."""
+    candidate, figures = counted.candidate, counted.figures
+    if not candidate.masks or figures is None or candidate.family is None:
+        return counted
+    try:
+        left = count_without_masked(candidate.family(candidate.size).eval(), x, candidate.masks)
+    except Unfit:
+        return counted
+    return replace(counted, figures=replace(figures, mult_adds=left))
 
 
 def _row(counted: Counted, base: CostFigures) -> dict[str, Any]:
@@ -377,14 +383,14 @@ def table(rows: Sequence[Mapping[str, Any]], *, misses: bool = False) -> str:
 def cells(row: Mapping[str, Any], misses: bool = False) -> dict[str, str]:
     """One row as text by column."""
     shown = {k: v for k, v in row["settings"].items() if v is not None}
-    relative, most = row["relative"], "≤ " if row["iou"] is not None and row["latency"] is None else ""
+    relative = row["relative"]
     texts = {
         "method": row["method"],
         "M": str(row["size"]),
         "settings": ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()),
         "parameters": short_count(row["parameters"]),
         "x": f"{relative['parameters']:.3f}",
-        "mult-adds": most + short_count(row["mult_adds"]),
+        "mult-adds": short_count(row["mult_adds"]),
         "x ": f"{relative['mult_adds']:.3f}",
         "passes": f"{row['forward_passes']:g}",
         "memory": _number("memory", row["memory"]),

@@ -154,24 +154,13 @@ def _resize(method: str, first: int | None) -> Rule:
     def rule(writer: _Writer, node: fx.Node) -> NewValue:
         args, _ = _map_arguments(writer, node)
         sizes = _several(args[1:])
-        several = len(sizes) == 1 and isinstance(sizes[0], fx.Node)  # perhaps: all of another tensor's
-        if node.kwargs or (several and method != "reshape"):
+        if node.kwargs or (len(sizes) == 1 and isinstance(sizes[0], fx.Node)):  # perhaps all sizes of another tensor
             raise NoRule
-        source = node.all_input_nodes[0]
-        value = args[0] if method == "reshape" else _align(writer, source, len(sizes))
+        value = args[0] if method == "reshape" else _align(writer, node.all_input_nodes[0], len(sizes))
         size = writer.network.size if first is None else first
-        if several:
-            return NewValue(
-                writer.graph.call_method(method, (value, writer.graph.call_function(after, (size, *sizes))))
-            )
         return NewValue(writer.graph.call_method(method, (value, size, *sizes)))
 
     return rule
-
-
-def after(first: int, sizes: Any) -> tuple[int, ...]:
-    """A size, and then others, or one."""
-    return (first, *sizes) if isinstance(sizes, Sequence) else (first, sizes)
 
 
 def _pointwise(writer: _Writer, node: fx.Node) -> NewValue:

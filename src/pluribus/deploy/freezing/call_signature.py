@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import enum
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._common.torch_private import pytree
-from ..._common.trees import Batch, as_batch, flatten, map_tensors, rows_of, tensors_of
+from ..._common.trees import Batch, as_batch, clone, flatten, rows_of, tensors_of
 from ...surgery.row_splitting import guess_rows
 
 
@@ -32,8 +34,10 @@ class Example:
         given = self.has_rows
         for places in guess_rows(self.batch):
             self.has_rows = [i in places for i in range(len(given))]
-            if places[0] == given.index(True) and _runs(network, self.first(2)):
-                return self.first(2)
+            if places[0] == given.index(True):
+                with suppress(Exception):  # whatever the model's code raises for rows that do not fit
+                    run_on_copies(network, self.first(2))
+                    return self.first(2)
         self.has_rows = given
         return self.batch
 
@@ -59,17 +63,9 @@ class Example:
         )
 
 
-def _runs(network: Callable[..., Any], batch: Batch) -> bool:
-    try:
-        run_on_copies(network, batch)
-    except Exception:  # whatever the model's code raises for rows that do not fit
-        return False
-    return True
-
-
 def run_on_copies(network: Callable[..., Any], batch: Batch) -> Any:
     """What a network gives for copies of the batch's tensors, which it may change."""
-    args, kwargs = map_tensors(batch, Tensor.clone)
+    args, kwargs = clone(batch)
     return network(*args, **kwargs)
 
 
@@ -92,12 +88,14 @@ class Call:
     def __init__(self, modules: Sequence[nn.Module], example: Example):
         self.signature = _common_signature(modules)
         leaves, tree = flatten(example.batch)
-        _check_leaves(leaves)
-        numbers = iter(range(len(leaves)))
+        if objects := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, (Tensor, *VALUES))]:
+            raise Unfit(f"a call takes a {objects[0]} object, whose content may change")
+        numbers = itertools.count()
         marked = [Place(next(numbers)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.outline = self._by_name(*pytree.tree_unflatten(marked, tree))  # its structure itself cannot be copied
         named = pytree.tree_flatten_with_path(self.outline)[0]
-        self.paths, self.leaves = [_write_path(path) for path, _ in named], [leaf for _, leaf in named]
+        self.leaves = [leaf for _, leaf in named]  # and where they are, such as 'mask' or 'images'[0]
+        self.paths = [pytree.keystr(path).removeprefix("[").replace("]", "", 1) for path, _ in named]
         tensors = tensors_of(example.batch)
         self.has_rows, self.ndims = example.has_rows, [t.ndim for t in tensors]
         self.dtypes: list[torch.dtype] | None = None  # where the inputs must have these
@@ -150,7 +148,7 @@ class Call:
         for path, wanted, leaf in zip(self.paths, self.leaves, given, strict=True):
             if isinstance(wanted, Place) and isinstance(leaf, Tensor):
                 found[wanted.number] = leaf
-            elif isinstance(wanted, Place) or not _is_same(wanted, leaf):
+            elif leaf is not wanted and (type(wanted) is not type(leaf) or bool(wanted != leaf)):
                 was = "a tensor" if isinstance(wanted, Place) else repr(wanted)
                 now = "a tensor" if isinstance(leaf, Tensor) else repr(leaf)
                 raise ValueError(
@@ -179,23 +177,6 @@ def _common_signature(modules: Sequence[nn.Module]) -> inspect.Signature | None:
         return None
     bare = [inspect.Signature([p.replace(annotation=p.empty) for p in one.parameters.values()]) for one in given]
     return bare[0] if all(signature == bare[0] for signature in bare) else None
-
-
-def _write_path(path: Sequence[Any]) -> str:
-    """Where an argument is found, such as 'mask' or 'images'[0]."""
-    first, *rest = [getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path]
-    return repr(first) + "".join(f"[{key!r}]" for key in rest)
-
-
-def _check_leaves(leaves: Sequence[Any]) -> None:
-    """Only values that cannot change later may become part of a graph."""
-    for leaf in leaves:
-        if not isinstance(leaf, (Tensor, *VALUES)):
-            raise Unfit(f"a call takes a {type(leaf).__name__} object, whose content may change")
-
-
-def _is_same(wanted: Any, given: Any) -> bool:
-    return wanted is given or (type(wanted) is type(given) and isinstance(given, VALUES) and bool(wanted == given))
 
 
 VALUES = (

@@ -156,15 +156,16 @@ class Network:
             self._begin_norm(node)
         if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
             return
-        module, own = self.module(node), None
+        module: Any = self.module(node)
         if not isinstance(node.args[0], fx.Node) or node not in self.shapes:
             return
         count = len(self.trees) if (own := self.holds_own(module)) else 1
         if plain_type(module) is not None and not (self.apart and own and isinstance(module, BESIDE_WEIGHTS)):
             members = [plain(self.module(node, i)) for i in range(count)]
             self.layers[node] = Layer(node, node, members, module=module)
-        elif _is_fixed_norm(module):
-            vectors = [_of_module(self.module(node, i)) for i in range(count)]
+        elif torch_type(module) in NORMS and not module.training and module.running_mean is not None:
+            norms: list[Any] = [self.module(node, i) for i in range(count)]
+            vectors = [scale_and_shift(n.eps, n.running_mean, n.running_var, n.weight, n.bias) for n in norms]
             self.norms[node] = Norm(node, node, vectors, name=str(node.target))
 
     def _begin_norm(self, node: fx.Node) -> None:
@@ -188,16 +189,13 @@ class Network:
         if follower in self.norms and self._fits(layer, follower):
             self._fold(layer, self.norms.pop(follower))
             follower = self._only_user(layer.last)
-        if follower is not None and is_relu(follower, self):
-            self._move(layer, follower)
-            layer.relu = True
-        elif follower is not None and (other := self._other_summand(layer, follower)) is not None:
+        if follower is not None and (other := self._other_summand(layer, follower)) is not None:
             self._move(layer, follower)
             layer.added = other
             follower = self._only_user(follower)
-            if follower is not None and is_relu(follower, self):
-                self._move(layer, follower)
-                layer.relu = True
+        if follower is not None and is_relu(follower, self):
+            self._move(layer, follower)
+            layer.relu = True
 
     def _fits(self, layer: Layer, norm: fx.Node | None) -> bool:
         """A norm of channels that are the layer's: dimension 1; a norm with its own tensors makes the layer own."""
@@ -207,7 +205,11 @@ class Network:
 
     def _fold(self, layer: Layer, norm: Norm) -> None:
         count = max(len(layer.members), len(norm.members))
-        layer.members = [_scale(layer.plain(i), *norm.plain(i)) for i in range(count)]
+        pairs = [(layer.plain(i), *norm.plain(i)) for i in range(count)]
+        layer.members = [
+            Plain(_by_outputs(weight, scale), shift if bias is None else bias * scale + shift, mask)
+            for (weight, bias, mask), scale, shift in pairs
+        ]
         layer.folded.append(norm.name)
         self._move(layer, norm.node)
 
@@ -315,20 +317,6 @@ def _by_outputs(weight: Tensor, vector: Tensor) -> Tensor:
     return weight * vector.detach().to(weight.dtype).reshape(-1, *[1] * (weight.ndim - 1))
 
 
-def _scale(layer: Plain, scale: Tensor, shift: Tensor) -> Plain:
-    bias = shift if layer.bias is None else layer.bias * scale + shift
-    return Plain(_by_outputs(layer.weight, scale), bias, layer.mask)
-
-
-def _is_fixed_norm(module: nn.Module) -> bool:
-    known = torch_type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-    return known and not module.training and module.running_mean is not None
-
-
-def _of_module(norm: Any) -> tuple[Tensor, Tensor]:
-    return scale_and_shift(norm.eps, norm.running_mean, norm.running_var, norm.weight, norm.bias)
-
-
 def scale_and_shift(
     eps: float, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -345,3 +333,5 @@ def scale_and_shift(
 BESIDE_WEIGHTS = (RankOne, RankMany, LowRank)  # layers whose members share a weight and own what changes it
 
 PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

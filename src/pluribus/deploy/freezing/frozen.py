@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, cast, overload
@@ -34,8 +34,7 @@ from ...surgery.row_splitting import rows_to_predict
 from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
 from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
-from ..budget.candidates import bytes_of
-from ..budget.counting import cost
+from ..budget.counting import bytes_of, cost
 from ..stages import Cascade
 from .call_signature import Call, Example, Unfit, run_on_copies
 from .folding import Network
@@ -46,7 +45,7 @@ from .verification import agrees, runs_by_rows
 
 CHUNK = 32  # rows; larger buffers are mapped afresh at each call, which costs more than it saves
 
-RACED = 256  # rows on which the forms are timed where there are no images
+RACED = 256  # rows on which forms are timed where there are no images
 
 MANY = 8  # rows from which on the members' convolutions run one after the other, unless they are narrow
 
@@ -168,7 +167,6 @@ class Frozen(nn.Module):
         self.training = False
         self.images = any(isinstance(part, Convolution) for part in self.modules())
         self.narrow = False  # members have convolutions of their own inputs, all with few channels
-        self.large = False  # its values have more dimensions than rows and features
 
     # ---------------------------------------------------------------- what users call
 
@@ -293,12 +291,12 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
     try:
         for made in _order(_write_forms(copy, example, memory == "small"), example, choose):
             if agrees(made, copy, example):
-                made.chunk = _choose_chunk(made, example, choose)
+                made.chunk = CHUNK if made.images and runs_by_rows(made, example) else 0
                 return made
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
-        made = _as_it_was(copy)
-        made.unchanged = str(reason)
+        made = Frozen(copy, None, [copy], None)
+        made.form, made.unchanged = f"unchanged, with {copy.run}", str(reason)
         made.notes.append(f"the network is unchanged: {reason}")
         return made
 
@@ -311,12 +309,6 @@ def _refuse_changing(copy: Ensemble, before: dict[str, Tensor]) -> None:
             f"freeze: the model changes {quote_names(names, 6)} when it runs, but the tensors of a frozen network "
             "are fixed. Compute a changed copy in forward, or use the ensemble itself."
         )
-
-
-def _as_it_was(copy: Ensemble) -> Frozen:
-    made = Frozen(copy, None, [copy], None)
-    made.form = f"unchanged, with {copy.run}"
-    return made
 
 
 class TracedNetworks(NamedTuple):
@@ -353,12 +345,28 @@ def trace_members(copy: Ensemble, example: Example, apart: bool) -> TracedNetwor
     return TracedNetworks(networks, tree, kept, arguments)
 
 
+def count_without_masked(ensemble: Ensemble, example: Any, masks: Mapping[str, Tensor]) -> int:
+    """The mult-adds of one example of a masked ensemble once frozen, also where it has no values; `Unfit` if none.
+
+    Args:
+        masks: the values of its masks, (members, channels), by the names of their layers
+    """
+    written = trace_members(ensemble, Example(example), False)
+    for network in written.networks:
+        for layer in network.layers.values():
+            mask = masks.get(str(layer.node.target).removeprefix("module."))
+            if mask is not None:
+                layer.members = [plain._replace(mask=own) for plain, own in zip(layer.members, mask, strict=True)]
+    made = Frozen(ensemble, written.arguments, [FORMS["loop"](one) for one in written.networks], written.tree)
+    return cost(made, example).mult_adds
+
+
 def _write_forms(copy: Ensemble, example: Example, small: bool) -> list[Frozen]:
     """The ensemble in every form; each says which others cannot be had."""
     written = trace_members(copy, example, small)
     variants = {form: (form, written) for form in FORMS}
-    images = any(isinstance(module, CONVOLUTIONS) for module in copy.modules())
-    vectors = any(isinstance(module, RankOne) for module in copy.modules())
+    kinds = tuple(copy.modules())
+    images, vectors = (any(isinstance(one, kind) for one in kinds) for kind in (CONVOLUTIONS, RankOne))
     if vectors and not small and not images:  # one weight is read faster than several
         variants["beside, with vectors apart"] = "beside", trace_members(copy, example, True)
     forms: list[Frozen] = []
@@ -429,24 +437,6 @@ def _order(forms: list[Frozen], example: Example, choose: str) -> list[Frozen]:
     return sorted(forms, key=lambda made: times[made.form])
 
 
-def _choose_chunk(made: Frozen, example: Example, choose: str) -> int:
-    """Images run in parts wherever they can; for other large values it is measured whether that pays."""
-    tensors = tensors_of(example.batch)
-    if not made.large or not runs_by_rows(made, example):
-        return 0
-    if made.images:
-        return CHUNK
-    if choose == "rule" or example.rows <= CHUNK or any(t.is_meta for t in tensors):
-        return 0
-
-    def run_parts(chunk: int) -> None:
-        made.chunk = chunk
-        run_on_copies(made, example.batch)
-
-    times = race({"whole": partial(run_parts, 0), "in parts": partial(run_parts, CHUNK)}, tensors[0].device)
-    return CHUNK if next(iter(times)) == "in parts" else 0
-
-
 def _tell_(made: Frozen, written: TracedNetworks) -> None:
     """Let it say what was done."""
     networks = written.networks
@@ -462,7 +452,6 @@ def _tell_(made: Frozen, written: TracedNetworks) -> None:
     if any(layer.plain(0).mask is not None for layer in layers):
         made.notes.append("channels that a member's masks always drop are not computed")
     made.narrow = 0 < _widest_group(written) <= NARROW
-    made.large = any(len(shape) > 2 for network in networks for shape in network.shapes.values())
     made.notes += [f"{name!r} is unchanged: {reason}" for name, reason in written.kept.items()]
 
 

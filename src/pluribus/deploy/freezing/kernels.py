@@ -58,9 +58,7 @@ class Convolution(nn.Module):
         padding, stride, dilation, groups = self.options
         weight = x.new_empty(self.weight.shape) if x.is_meta else self.weight
         y = CONVOLUTION[x.ndim](x, weight, self.bias, stride, padding, dilation, groups)
-        if added is not None:
-            y = y.add_(added)
-        return y.relu_() if self.relu else y
+        return finish(y, added, self.relu)
 
     def pack_(self, shape: Sequence[int] | None) -> None:
         """Keep the weight in the order that is best for images of this shape too; None: no longer."""
@@ -106,10 +104,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """The layer."""
-        y = F.linear(x, self.weight, self.bias)
-        if added is not None:
-            y = y.add_(added)
-        return y.relu_() if self.relu else y
+        return finish(F.linear(x, self.weight, self.bias), added, self.relu)
 
 
 class StackedLinear(nn.Module):
@@ -137,9 +132,7 @@ class StackedLinear(nn.Module):
             y = torch.baddbmm(self.bias, x, weight)
         else:
             y = torch.baddbmm(self.bias, x.flatten(1, -2), weight).unflatten(1, x.shape[1:-1])
-        if added is not None:
-            y = y.add_(added)
-        return y.relu_() if self.relu else y
+        return finish(y, added, self.relu)
 
 
 class Take(nn.Module):
@@ -163,15 +156,8 @@ class Take(nn.Module):
         return x.index_select(self.dim, self.index)
 
 
-class TakeEach(nn.Module):
-    """Of (members, batch, ...) some of each member's channels; `dim` is that of one member."""
-
-    index: Tensor
-
-    def __init__(self, index: Tensor, dim: int, width: int):
-        super().__init__()
-        self.register_buffer("index", index)  # (members, channels)
-        self.dim, self.width = dim, width
+class TakeEach(Take):
+    """Of (members, batch, ...) some of each member's channels: index (members, channels), `dim` that of one member."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The channels."""
@@ -195,7 +181,14 @@ class Affine(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Channels in dimension 1."""
         y = F.batch_norm(x, self.mean, self.variance, self.scale, self.shift, False, 0.0, 0.0)
-        return y.relu_() if self.relu else y
+        return finish(y, None, self.relu)
+
+
+def finish(y: Tensor, added: Tensor | None, relu: bool) -> Tensor:
+    """What follows a layer in the same operation: a sum and ReLU."""
+    if added is not None:
+        y = y.add_(added)
+    return y.relu_() if relu else y
 
 
 def check_channels(given: int, width: int) -> None:

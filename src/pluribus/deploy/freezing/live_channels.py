@@ -63,15 +63,12 @@ def live(network: Network, axes: dict[fx.Node, int], i: int) -> dict[fx.Node, Te
     for node in reversed(network.graph.nodes):
         if node in network.absorbed:
             continue
-        if node not in network.own or node in whole or _is_grouped(network, node):
+        grouped = node in network.layers and network.layers[node].groups > 1
+        if node not in network.own or node in whole or grouped:
             need.pop(node, None)
             whole.add(node)
         _ask_inputs(network, axes, i, node, need.get(node), ask)
     return {node: need[node] for node in need if node not in whole}
-
-
-def _is_grouped(network: Network, node: fx.Node) -> bool:
-    return node in network.layers and network.layers[node].groups > 1
 
 
 def _ask_inputs(
@@ -159,10 +156,10 @@ def slice_channels(tensor: Tensor, dim: int, channels: Channels) -> Tensor:
     """The slices of these channels; zeros for padding."""
     if channels is None:
         return tensor
-    channels = channels.to(tensor.device)
-    taken = tensor.index_select(dim, channels.clamp(min=0))
-    if (channels < 0).any():
-        taken = taken.masked_fill((channels < 0).reshape([-1 if d == dim else 1 for d in range(tensor.ndim)]), 0.0)
+    taken, padding = tensor.index_select(dim, channels.clamp(min=0).to(tensor.device)), channels < 0
+    if padding.any():
+        shape = [-1 if d == dim else 1 for d in range(tensor.ndim)]
+        taken = taken.masked_fill(padding.to(tensor.device).reshape(shape), 0.0)
     return taken
 
 
@@ -224,11 +221,8 @@ def _is_size(node: fx.Node, name: str) -> bool:
     """Whether only the number of rows is read."""
     if name == "size":
         return bool(node.args[1:] == (0,))
-    return name == "getattr" and node.args[1] == "shape" and all(_is_first(user) for user in node.users)
-
-
-def _is_first(user: fx.Node) -> bool:
-    return user.target is operator.getitem and bool(user.args[1] == 0)
+    firsts = (user.target is operator.getitem and user.args[1] == 0 for user in node.users)
+    return name == "getattr" and node.args[1] == "shape" and all(firsts)
 
 
 def _ndim(node: fx.Node, network: Network) -> int:

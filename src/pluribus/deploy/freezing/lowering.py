@@ -222,12 +222,6 @@ def make_kernel(layer: Layer, weight: Tensor, bias: Tensor | None, times: int = 
     return Convolution(weight, bias, conv.stride, padding, conv.dilation, conv.groups * times, layer.relu)
 
 
-def _join(tensors: Sequence[Slices]) -> Slices:
-    """The members' outputs one after the other."""
-    weight = torch.cat([weight for weight, _ in tensors])
-    return weight, None if tensors[0][1] is None else torch.cat([cast(Tensor, bias) for _, bias in tensors])
-
-
 def pure(module: nn.Module) -> nn.Module:
     """The module, which does not change its input in place."""
     if vars(module).get("inplace"):
@@ -295,7 +289,6 @@ class _Beside(Writer):
         return bool(sources) and all(map(self.is_shared, sources)) and not self.network.starts_own(node)
 
     def _each(self, node: fx.Node) -> list[Any]:
-        """Member by member."""
         return [self.again(node, partial(self._part, i), i) for i in range(self.network.size)]
 
     def _part(self, i: int, node: fx.Node) -> Any:
@@ -329,7 +322,8 @@ class _Beside(Writer):
         reads, channels, tensors = self._slices(layer)
         if len({None if r is None else len(r) for r in reads}) > 1:
             raise Unfit("the members read different numbers of channels")
-        weight, bias = _join(tensors)
+        weight = torch.cat([weight for weight, _ in tensors])  # the members' outputs one after the other
+        bias = None if tensors[0][1] is None else torch.cat([cast(Tensor, bias) for _, bias in tensors])
         source, _ = self.network.source(layer)
         one = self.arrangement[source] == "shared" and reads[0] is None and layer.groups == 1
         source = self.values[source] if one else self.beside(source, reads)
@@ -386,10 +380,6 @@ class _Beside(Writer):
         value = self.graph.call_method("unflatten", (value, 1, (self.network.size, -1)))
         return self.graph.call_method("transpose", (value, 0, 1))
 
-    def _together(self, value: Any) -> Any:
-        """The opposite of `_apart`."""
-        return self.graph.call_method("flatten", (self.graph.call_method("transpose", (value, 0, 1)), 1, 2))
-
     def expand(self, node: fx.Node) -> Any:
         """The value with the members first, also where they share it."""
         return self.same(node, self.values[node]) if self.is_shared(node) else self.first(node)
@@ -412,7 +402,12 @@ class _Beside(Writer):
         total = self.network.shapes[node][1]
         given = [layout.get(node) if held_as != "shared" else None for layout in self.layouts]
         held = [total if g is None else len(g) for g in given]
-        value = self.values[node] if held_as in ("shared", "beside") else self._together(self.first(node))
+        if held_as in ("shared", "beside"):
+            value = self.values[node]
+        else:  # the opposite of `_apart`
+            value = self.graph.call_method(
+                "flatten", (self.graph.call_method("transpose", (self.first(node), 0, 1)), 1, 2)
+            )
         if held_as != "shared" and all(place is None for place in places):
             return value
         width = 0 if held_as == "shared" else held[0]
@@ -428,4 +423,4 @@ class _Beside(Writer):
         return [steps(*pair) for pair in zip(given, wants, strict=True)]
 
 
-FORMS: dict[str, Callable[..., fx.GraphModule]] = {"loop": write_loop, "beside": write_beside}
+FORMS: dict[str, Callable[[Network], fx.GraphModule]] = {"loop": write_loop, "beside": write_beside}

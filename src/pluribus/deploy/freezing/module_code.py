@@ -26,25 +26,18 @@ def torch_type(module: nn.Module) -> type | None:
 def inner_type(module: nn.Module) -> type | None:
     """As `torch_type`, for the layer that is inside of one of ours, such as a masked one."""
     kind = getattr(type(module), "_made_of", ((), type(module)))[1]
-    if has_forward_hooks(module) or _is_changed(module, kind):
-        return None
-    return _torch_ancestor(kind)
-
-
-def _is_changed(module: nn.Module, kind: type) -> bool:
-    """Whether a method was replaced on this one module."""
-    return any(callable(getattr(kind, name, None)) for name in vars(module))
-
-
-def _torch_ancestor(kind: type) -> type | None:
-    """The nearest class of torch, if those below it change nothing that a call runs."""
-    for index, ancestor in enumerate(kind.__mro__):
+    if has_forward_hooks(module) or any(callable(getattr(kind, name, None)) for name in vars(module)):
+        return None  # a method was replaced on this one module
+    below: list[type] = []
+    for ancestor in kind.__mro__:
         if ancestor.__module__.startswith(TORCH):
-            return ancestor if all(_is_idle(each, ancestor) for each in kind.__mro__[:index]) else None
+            return ancestor if all(_is_idle(each, ancestor) for each in below) else None
+        below.append(ancestor)
     return None
 
 
 def _is_idle(subclass: type, ancestor: type) -> bool:
+    """Whether a subclass changes nothing that a call of the class of torch runs."""
     return subclass.__module__ == PARAMETRIZED or not any(
         hasattr(ancestor, name) for name in vars(subclass).keys() - IDLE
     )

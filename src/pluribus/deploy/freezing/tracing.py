@@ -11,6 +11,7 @@ has sizes alone and computes nothing. Afterwards, in-place operations become one
 
 from __future__ import annotations
 
+import inspect
 import operator
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -88,7 +89,9 @@ def trace(root: Holder, batches: Sequence[Batch]) -> Traced:
         root.register_buffer(name, buffer)
     if any(node.op == "call_module" and node.target == "module" for node in graph.nodes) and tracer.kept:
         raise Unfit(tracer.kept["module"])
-    _without_idle(graph, root)
+    for node in [node for node in graph.nodes if _is_idle(node, root)]:
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        graph.erase_node(node)
     _without_side_effects(graph, root)
     without_dead(graph)
     kept = {name.removeprefix("module."): reason for name, reason in tracer.kept.items()}
@@ -98,19 +101,18 @@ def trace(root: Holder, batches: Sequence[Batch]) -> Traced:
 TRACING = threading.RLock()  # torch.fx puts functions of its own into torch while it traces
 
 
-class _Value(fx.Proxy):
+class _Counted(fx.Proxy):
     """A value while the code is traced; it knows how many parts it has."""
 
     def __getattr__(self, k: str) -> Any:
-        return _Attribute(self, k)
+        return _CountedAttribute(self, k)
 
     def __len__(self) -> int:
         return self.tracer.count(self)  # type: ignore[attr-defined]
 
 
-class _Attribute(fx.proxy.Attribute):
-    def __len__(self) -> int:
-        return self.tracer.count(self)  # type: ignore[attr-defined]
+class _CountedAttribute(fx.proxy.Attribute):
+    __len__ = _Counted.__len__  # type: ignore[assignment]
 
 
 class _Buffer(fx.proxy.ParameterProxy):
@@ -134,7 +136,9 @@ class _Tracer(fx.Tracer):
         self.thread = threading.get_ident()
         self.sized = self.typed = False
         self.shapes_only = fake_tensor_mode(allow_non_fake_inputs=True)
-        self.values: list[dict[Any, Any]] = [self._places(batch) for batch in batches]  # of what was looked at
+        self.values: list[dict[Any, Any]] = [  # of what was looked at, for each batch
+            {f"x{i}": leaf for i, leaf in enumerate(flatten(batch)[0]) if isinstance(leaf, Tensor)} for batch in batches
+        ]
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
         """The tensors of the batch become placeholders, everything else stays as it is in the example."""
@@ -190,7 +194,7 @@ class _Tracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """What stands for the value of a node."""
-        return _Value(node, self)
+        return _Counted(node, self)
 
     def count(self, obj: fx.Proxy) -> int:
         """How many parts a value has."""
@@ -223,10 +227,6 @@ class _Tracer(fx.Tracer):
             return node.target(*args, **kwargs)  # type: ignore[operator]
 
         return give
-
-    @staticmethod
-    def _places(batch: Batch) -> dict[Any, Any]:
-        return {f"x{i}": leaf for i, leaf in enumerate(flatten(batch)[0]) if isinstance(leaf, Tensor)}
 
     def _node_values(self, node: fx.Node) -> list[Any]:
         """What a node gives for each of the batches; for the last one only its sizes are right."""
@@ -321,15 +321,8 @@ def without_dead(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _without_idle(graph: fx.Graph, root: nn.Module) -> None:
-    """Take out what does nothing in eval mode."""
-    for node in list(graph.nodes):
-        if _is_idle(node, root):
-            node.replace_all_uses_with(node.all_input_nodes[0])
-            graph.erase_node(node)
-
-
 def _is_idle(node: fx.Node, root: nn.Module) -> bool:
+    """Whether a node does nothing in eval mode."""
     if node.op == "call_module":
         module = root.get_submodule(cast(str, node.target))
         kind = torch_type(module)
@@ -341,8 +334,11 @@ def draws(node: fx.Node) -> bool:
     """Whether a function draws at random."""
     if node.target in RATES_AND_SWITCHES:
         return all(argument.of(node.args, node.kwargs) for argument in RATES_AND_SWITCHES[cast(Any, node.target)])
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.rstrip("_") in RANDOM
+    return _name(node).rstrip("_") in RANDOM
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def _without_side_effects(graph: fx.Graph, root: nn.Module) -> None:
@@ -356,7 +352,7 @@ def _without_side_effects(graph: fx.Graph, root: nn.Module) -> None:
         changed = node.args[0] if node.args else node.kwargs.get("input")
         if not isinstance(changed, fx.Node):
             continue
-        if _is_view(changed):
+        if changed.op in ("call_function", "call_method") and _name(changed) in VIEWS:
             raise Unfit(f"the model changes a view of a tensor in place ({node})")
         for user in list(changed.users):
             if user is not node and order[user] > order[node]:
@@ -370,30 +366,21 @@ def _make_pure_(node: fx.Node, root: nn.Module) -> bool:
         if not hasattr(Tensor, node.target):
             raise Unfit(f"the model changes a tensor in place by {node.target}_")
         return True
-    if node.op == "call_function" and node.target in PURE:
+    if node.op == "call_module":
+        return bool(vars(root.get_submodule(cast(str, node.target))).get("inplace", False))
+    if node.op != "call_function":
+        return False
+    if node.target in PURE:
         node.target = PURE[node.target]
         return True
-    if node.op == "call_module":
-        module = root.get_submodule(cast(str, node.target))
-        return bool(vars(module).get("inplace", False))
-    if node.op == "call_function" and (node.kwargs.get("inplace") or _positional_inplace(node)):
-        node.kwargs = {**node.kwargs, "inplace": False}
-        if _positional_inplace(node):
-            place = INPLACE_AT[cast(Any, node.target)]
-            node.kwargs = {k: v for k, v in node.kwargs.items() if k != "inplace"}
-            node.args = (*node.args[:place], False, *node.args[place + 1 :])
-        return True
-    return False
-
-
-def _positional_inplace(node: fx.Node) -> bool:
-    place = INPLACE_AT.get(cast(Any, node.target))
-    return place is not None and len(node.args) > place and bool(node.args[place])
-
-
-def _is_view(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op in ("call_function", "call_method") and name in VIEWS
+    if getattr(node.target, "__module__", "") != F.__name__:
+        return False
+    given = inspect.signature(cast(Any, node.target)).bind(*node.args, **node.kwargs)
+    if not given.arguments.get("inplace"):
+        return False
+    given.arguments["inplace"] = False
+    node.args, node.kwargs = given.args, given.kwargs
+    return True
 
 
 OPENED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
@@ -428,12 +415,6 @@ PURE: dict[Any, Any] = {
     F.elu_: F.elu,
     F.leaky_relu_: F.leaky_relu,
     F.hardtanh_: F.hardtanh,
-}
-
-INPLACE_AT: dict[Any, int] = {
-    **dict.fromkeys((F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.mish, F.selu), 1),
-    **dict.fromkeys((F.elu, F.leaky_relu, F.celu), 2),
-    **dict.fromkeys(DROPOUT_FUNCTIONS, 3),
 }
 
 
