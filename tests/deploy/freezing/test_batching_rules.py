@@ -177,7 +177,7 @@ def both(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def alike(given: Tensor, expected: Tensor) -> None:
     assert given.dtype == expected.dtype
-    largest = float(expected.to(torch.float64).abs().max())
+    largest = float(expected.detach().to(torch.float64).abs().max())
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5 * max(1.0, largest))
 
 
