@@ -56,7 +56,7 @@ dist: $(STAMP)  ## Build the sdist and the wheel, check them, and run the wheel 
 lowest:  ## Install the lowest versions that pyproject.toml allows, and try what each is needed for.
 	rm -rf $(LOWEST_VENV) && $(PYTHON) -m venv $(LOWEST_VENV)
 	$(PYTHON) tests/support/lowest.py > $(LOWEST_VENV)/lowest.txt
-	$(LOWEST_VENV)/bin/python -m pip install -qq --constraint constraints.txt --constraint $(LOWEST_VENV)/lowest.txt \
+	$(LOWEST_VENV)/bin/python -m pip install -qq --constraint $(LOWEST_VENV)/lowest.txt \
 		--editable '.[all,ray,sklearn,huggingface]'
 	$(LOWEST_VENV)/bin/python tests/support/lowest.py try
 

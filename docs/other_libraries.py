@@ -19,17 +19,21 @@ def main(folder: Path) -> int:
     sources = [ours(), *(wheel(folder, name) for name in WHEELS)]
     wrong = 0
     for fact, searched, *cells in rows():
-        pattern = re.compile("|".join(TOKEN.findall(searched)), re.I)
         for name, source, cell in zip(["pluribus", *WHEELS], sources, cells, strict=True):
-            if cell == "-":
-                faults = [f"the words occur in {path}" for path in seen(pattern, source)]
-            else:
-                faults = [f"{token} is not there" for token in TOKEN.findall(cell) if not defined(token, source)]
-            wrong += bool(faults)
-            print(*(f"{fact}, {name}: {fault}\n" for fault in faults), sep="", end="")
+            found = faults(searched, cell, source)
+            wrong += bool(found)
+            print(*(f"{fact}, {name}: {fault}\n" for fault in found), sep="", end="")
     newer = [line for name in WHEELS if (line := newer_release(folder, name))]
     print(*newer, f"{wrong} cells are wrong, {len(newer)} releases are newer than described", sep="\n")
     return wrong + len(newer)
+
+
+def faults(searched: str, cell: str, source: dict[str, str]) -> list[str]:
+    """Say what is not true of a cell: a dash where the words occur, or a name that is not there."""
+    if cell == "-":
+        pattern = re.compile("|".join(TOKEN.findall(searched)), re.I)
+        return [f"the words occur in {path}" for path in seen(pattern, source)]
+    return [f"{token} is not there" for token in TOKEN.findall(cell) if not defined(token, source)]
 
 
 def newer_release(folder: Path, name: str) -> str:

@@ -105,6 +105,13 @@ def test_the_plan_names_every_folder_and_only_files_that_exist():
     assert files and [f for f in files if not any((root / f).is_file() for root in (source, ROOT))] == []
 
 
+def test_what_the_comparison_with_other_libraries_says_of_pluribus_is_true():
+    script = runpy.run_path(str(ROOT / "docs" / "other_libraries.py"))
+    ours, rows = script["ours"](), script["rows"]()
+    assert len(rows) > 15
+    assert [fact for fact, searched, cell, *_ in rows if script["faults"](searched, cell, ours)] == []
+
+
 def test_every_public_name_stands_in_the_reference():
     text = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
     names = [name for name in pluribus.__all__ if not inspect.ismodule(getattr(pluribus, name))]

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from freezing import written
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import pluribus as pb
 from pluribus.deploy.freezing import lowering
@@ -143,6 +143,8 @@ CASES = {
     "logical_and": [lambda m, y, x: torch.logical_and(y > 0, x[..., :1] > 0)],
 }  # fmt: skip
 LINES = [(name, i) for name, cases in CASES.items() for i in range(len(cases))]
+# Torch 2.13 traces a value in place of a list, a type or a device; 2.8 does not, and the part stays one operation.
+TRACED_LATER = [("chunk", 1), ("getattr", 2)]
 WITHOUT = {
     "sort": lambda m, y, x: y.sort(1).values,
     "two of several": lambda m, y, x: torch.topk(y, 2)[0] + torch.topk(y, 2)[1],
@@ -191,8 +193,20 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize(("name", "i"), LINES)
 def test_a_rule_gives_what_the_members_give(name, i, monkeypatch):
+    model, x = Model(CASES[name][i]), torch.randn(ROWS, 4, 6)
+    if (name, i) in TRACED_LATER and not torch_traces_lists():
+        ensemble = pb.deep(model, MEMBERS).eval()
+        return alike(pb.freeze(ensemble, x)(x), ensemble(x).detach())
     monkeypatch.setattr(lowering._Beside, "_each", refuse)
-    alike(*both(Model(CASES[name][i]), torch.randn(ROWS, 4, 6)))
+    alike(*both(model, x))
+
+
+def torch_traces_lists() -> bool:
+    try:
+        fx.Tracer().trace(Model(CASES["chunk"][1]))
+    except TypeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("name", WITHOUT)
