@@ -239,7 +239,9 @@ class Predictor:
         for start in range(0, len(split), batch_size):
             rows = range(start, min(start + batch_size, len(split)))
             distance: Any = self.distance  # of what the network's last layer reads meanwhile
-            reading = nullcontext([]) if distance is None else reading_features(self.ensemble.members[0], distance.head)
+            reading: Any = (
+                nullcontext([]) if distance is None else reading_features(self.ensemble.members[0], distance.head)
+            )
             with reading as read:
                 prediction = self.predict_batch(split[list(rows)][0])
             ways: dict[str, Any] = {"classification": self._classify, "regression": self._estimate}

@@ -216,7 +216,7 @@ def _run(
             "least one. Give (x, y)."
         )
     steps, data = len(batches) * plan.epochs, getattr(batches, "dataset", None)
-    rows = sum(rows_of(split_item(plan.caller, item)[0]) for item in batches) if data is None else len(data)
+    rows = sum(rows_of(split_item(item)[0]) for item in batches) if data is None else len(data)
     wanted = set(plan.samples(steps))
     if len(wanted) < plan.size:
         raise ValueError(

@@ -61,7 +61,7 @@ def _example(run: Result, place: int) -> dict[str, Any]:
 
 def _maps(run: Result, place: int) -> dict[str, str]:
     """Pictures of the true and the given classes, and of uncertainty."""
-    shades = np.linspace(*HEAT, 256).round().astype(np.uint8)
+    shades = np.linspace(HEAT[0], HEAT[1], 256).round().astype(np.uint8)
     found = {}
     for name, title in MAPS.items():
         maps = run.columns.get(f"examples/{name}_map")

@@ -256,7 +256,12 @@ def _resample_examples(first: Result, second: Result, name: str) -> np.ndarray |
         len(names),
     )
     rows, rest = divmod(len(columns[0]), block := int(block or 1))
-    if rest or rows < FEW or len({len(column) for column in columns}) != 1 or not np.array_equal(*targets):
+    if (
+        rest
+        or rows < FEW
+        or len({len(column) for column in columns}) != 1
+        or not np.array_equal(targets[0], targets[1])
+    ):
         return None
     if not all(np.isfinite(column).all() for column in columns):
         return None

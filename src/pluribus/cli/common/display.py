@@ -53,8 +53,8 @@ class Watch:
         self.running: dict[str, Run] = {}
         self.done, self.before, self.started = 0.0, 0.0, time.monotonic()
         self.progress = Progress(
-            Said(self.say_runs), BarColumn(bar_width=10), MofNCompleteColumn(), TextColumn("runs,"),
-            TimeElapsedColumn(), TextColumn("elapsed,"), Said(self.say_time_left),
+            LiveText(self.say_runs), BarColumn(bar_width=10), MofNCompleteColumn(), TextColumn("runs,"),
+            TimeElapsedColumn(), TextColumn("elapsed,"), LiveText(self.say_time_left),
             console=console, disable=quiet or not console.is_terminal, transient=True, refresh_per_second=2,
         )  # fmt: skip
         self.task = self.progress.add_task("", total=0)
@@ -108,7 +108,7 @@ class Watch:
         return self.seconds[name] * found.epoch / found.epochs if found else 0.0
 
 
-class Said(ProgressColumn):
+class LiveText(ProgressColumn):
     """What a function says of the task; on one line, cut where there is no room."""
 
     def __init__(self, say: Callable[[Any], str]):

@@ -108,7 +108,7 @@ class _Counted(fx.Proxy):
         return _CountedAttribute(self, k)
 
     def __len__(self) -> int:
-        return self.tracer.count(self)  # type: ignore[attr-defined]
+        return self.tracer.count(self)
 
 
 class _CountedAttribute(fx.proxy.Attribute):
