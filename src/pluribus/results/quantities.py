@@ -250,18 +250,10 @@ def _resample_examples(first: Result, second: Result, name: str) -> np.ndarray |
     if not all({*names, "test/target"} <= run.columns.keys() for run in (first, second)):
         return None
     columns = [np.asarray(run.columns[name]) for run in (first, second) for name in names]
-    targets, block, half = (
-        [run.columns["test/target"] for run in (first, second)],
-        first.record.get("block"),
-        len(names),
-    )
-    rows, rest = divmod(len(columns[0]), block := int(block or 1))
-    if (
-        rest
-        or rows < FEW
-        or len({len(column) for column in columns}) != 1
-        or not np.array_equal(targets[0], targets[1])
-    ):
+    targets, half = [run.columns["test/target"] for run in (first, second)], len(names)
+    rows, rest = divmod(len(columns[0]), block := int(first.record.get("block") or 1))
+    alike = len({len(column) for column in columns}) == 1 and np.array_equal(targets[0], targets[1])
+    if rest or rows < FEW or not alike:
         return None
     if not all(np.isfinite(column).all() for column in columns):
         return None

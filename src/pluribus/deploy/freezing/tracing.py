@@ -108,11 +108,11 @@ class _Counted(fx.Proxy):
         return _CountedAttribute(self, k)
 
     def __len__(self) -> int:
-        return self.tracer.count(self)
+        return self.tracer.count(self)  # type: ignore[attr-defined]
 
 
 class _CountedAttribute(fx.proxy.Attribute):
-    __len__ = _Counted.__len__  # type: ignore[assignment]
+    __len__ = _Counted.__len__
 
 
 class _Buffer(fx.proxy.ParameterProxy):
