@@ -3,13 +3,13 @@
     python benchmarks/coverage.py run --data-dir DATA      # one line per split in docs/results/coverage.jsonl
     python benchmarks/coverage.py write                    # the tables of docs/calibration.md
 
-DATA holds `uci/` and `tables/`. A split that is stored is not computed again. Each split draws a test part, a validation
-part and a training part anew, and trains two small networks.
+DATA holds `uci/` and `tables/`. A split that is stored is not computed again. Each split draws new test, validation and
+training parts, and trains two small networks.
 
-Regression: `predictor` is what `pluribus train` and `compare` promise, `sklearn` is `EnsembleRegressor.predict_interval`,
-`mixture` is the uncalibrated mixture. Classification: `sets` contain the class, accepted answers have at most the
-promised `risk` of being wrong, in all but 5 % of the splits. `upgrade` is the same for `pb.upgrade`, whose
-`unfamiliar` rows are at most 5 %. `write` ends with exit code 1 where a promise does not hold.
+Regression: `predictor` is what `pluribus train` and `compare` promise, `sklearn` is
+`EnsembleRegressor.predict_interval`, `mixture` is the uncalibrated mixture. Classification: `sets` contain the class,
+accepted answers have at most the promised `risk` of being wrong, in all but 5 % of the splits. `upgrade` is that for
+`pb.upgrade`, whose `unfamiliar` rows are at most 5 %. `write` ends with exit code 1 where a promise does not hold.
 """
 
 from __future__ import annotations
@@ -112,8 +112,16 @@ def upgrade_split(data: Data, inputs: Tensor, truth: Tensor, seed: int) -> dict[
     network = train(*data.train[:], len(data.classes), seed + 1000).member(0)
     noise = 3 * torch.randn(200, inputs.shape[1], generator=torch.Generator().manual_seed(seed))
     upgraded = pb.upgrade(
-        network, data.train[:], data.validation[:], 0, goal="ood", outside=noise, methods=["neighbours"], risk=0.2, seed=seed,
-    )  # fmt: skip
+        network,
+        data.train[:],
+        data.validation[:],
+        0,
+        goal="ood",
+        outside=noise,
+        methods=["neighbours"],
+        risk=0.2,
+        seed=seed,
+    )
     prediction = upgraded.predict(inputs)
     keep = upgraded.threshold
     return {
@@ -220,7 +228,7 @@ def coverage_cell(rows: list[dict[str, Any]], name: str, place: str, wrong: list
 
 
 def risk_row(rows: list[dict[str, Any]], table: str, name: str, wrong: list[str]) -> str:
-    """How often a threshold was given, what it accepts, and in how many splits more answers were wrong than promised."""
+    """How often a threshold was given, what it accepts, and how many splits had more wrong answers than promised."""
     given = [row[name] for row in rows if row.get(name) is not None]
     if not given:
         return f"| {table} | {name} | not possible with these rows | | |"
