@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..methods.building import check_number, check_whole
+from ..methods.building import check_choice, check_number, check_whole
 from ..surgery.copying import state
 from .common.batch_statistics import refresh_, statistics_layers
 from .common.examples import Criterion, Examples, answer_of, loss_of, shuffled
@@ -363,8 +363,7 @@ def curve(
     True
     """
     ends = networks_of("curve", [network_of("curve", part) for part in (a, b)])
-    if kind not in ("bezier", "polygon"):
-        raise ValueError(f'curve: kind must be "bezier" or "polygon", but it is {kind!r}.')
+    check_choice("curve", "kind", kind, ("bezier", "polygon"))
     bends, steps = check_whole("curve", "bends", bends), check_whole("curve", "steps", steps)
     check_number("curve", "lr", lr, "positive", lambda value: value > 0)
     if torch.equal(ends.weights[0], ends.weights[1]):

@@ -212,10 +212,8 @@ def draw_diversity(arrays: Arrays) -> list[Figure]:
     rows = [[name, str(len(own)), *(f"{value:.4f}" for value in own.mean(0))] for name, own in points.items()]
     header = ["Networks", "How many", "Mean accuracy", "Mean disagreement / error"]
     panel = Panel(diversity_chart(points, styles, lines))
-    keys = legend(points, styles)
-    return [
-        Figure("diversity", "Diversity against accuracy", caption_of("diversity"), [panel], "wide", keys, header, rows)
-    ]
+    caption, keys = caption_of("diversity"), legend(points, styles)
+    return [Figure("diversity", "Diversity against accuracy", caption, [panel], "wide", keys, header, rows)]
 
 
 def _limits(

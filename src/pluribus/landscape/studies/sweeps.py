@@ -1,8 +1,8 @@
 """Figures of Masksembles, MIMO and Packed-Ensembles that compare settings of methods: what is varied, what is claimed.
 
-A `Sweep` is written once, in `sweeps.toml`. `pluribus reproduce` runs it as a study, with the paper's networks and data,
-and judges each figure by its `Said`; the laboratory's page and `measure_sweep` run it on networks and data of one's own,
-and judge by the same. Settings have the labels of a study: "masksembles scale=2.0 capacity=1.0".
+A `Sweep` is written once, in `sweeps.toml`. `pluribus reproduce` runs it as a study, with the paper's networks and
+data, and judges each figure by its `Said`; the laboratory's page and `measure_sweep` run it on networks and data of
+one's own, and judge by the same. Settings have the labels of a study: "masksembles scale=2.0 capacity=1.0".
 """
 
 from __future__ import annotations
