@@ -23,8 +23,7 @@ from ..data.dataset import Data, NormalisedSplit
 from ..landscape.laboratory.exploration import SECTIONS
 from ..landscape.material import Material, RunTraining
 from ..landscape.recorded_training import trajectories
-from ..landscape.studies import members as measures
-from ..landscape.studies import own_data
+from ..landscape.studies import findings, own_data
 from ..landscape.studies.findings import judge_values
 from ..landscape.studies.members import MEASURES
 from ..models.by_name import ModelSpec
@@ -321,7 +320,7 @@ BIAS = _experiment("mimo-bias", "sizes", own_data.measure_bias, {
 
 Found = Mapping[str, Stored]
 
-ASKED = {name: one for own in measures.ASKED.values() for name, one in own.items()} | {
+ASKED = {name: one for own in findings.ASKED.values() for name, one in own.items()} | {
     "harder": (
         "on a harder problem independent solutions stand out more from the best subspace",
         "share of the attainable diversity, independent - best subspace, harder - easier problem", 0.0, False,

@@ -70,7 +70,7 @@ class Measured:
     def figures(self) -> list[str]:
         """The figures that are numbers."""
         first = self.rows[0]
-        return [name for name, value in first.items() if isinstance(value, float) and name != "seed"]
+        return [name for name, value in first.items() if isinstance(value, float)]
 
     def values(self, setting: Any, figure: str) -> list[float]:
         """The figure of a setting for every seed."""
