@@ -378,7 +378,7 @@ def test_every_network_of_an_item_must_pass():
     small = {f"small_cnn-seed-{i}": Stored({"values": {**values, "across": 4 + 0.01 * i}}) for i in range(3)}
     other = {f"resnet20-seed-{i}": Stored({"values": {**values, "across": 1 + 0.01 * i}}) for i in range(3)}
     assert check(small).judgement == HOLDS and check(small | other).judgement == FAILS
-    assert [row[0].rpartition(", ")[2] for row in check(small | other).rows] == ["SmallCNN"] * 2 + ["ResNet20v1"] * 2
+    assert [row[0].rpartition(", ")[2] for row in check(small | other).rows] == ["SmallCNN"] * 2 + ["ResNet-20"] * 2
 
 
 def test_the_harder_problem_is_compared_with_the_easier_one_of_the_same_seed():

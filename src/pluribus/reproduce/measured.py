@@ -31,8 +31,8 @@ from ..report.claims import ClaimVerdict
 from ..report.figure import Figure
 from ..training.augmentation import Augment
 from ..training.batching import mix_seeds
+from .parts import TITLES, InParts, Part, Stored
 from .parts import Given as Computed
-from .parts import InParts, Part, Stored
 
 Rows = tuple[Tensor, Tensor]
 Given = Mapping[str, Any]  # settings
@@ -326,15 +326,6 @@ ASKED = {name: one for own in findings.ASKED.values() for name, one in own.items
         "share of the attainable diversity, independent - best subspace, harder - easier problem", 0.0, False,
     ),
 }  # fmt: skip
-
-TITLES = {  # of networks and data sets that parts are named by
-    "small_cnn": "SmallCNN",
-    "medium_cnn": "MediumCNN",
-    "resnet20": "ResNet20v1",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "imagenet": "ImageNet",
-}
 
 
 def check_measured(
