@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple, cast, overload
 
 import torch
@@ -43,7 +44,8 @@ from .lowering import FORMS
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
 from .verification import agrees, runs_by_rows
 
-CHUNK = 32  # rows; larger buffers are mapped afresh at each call, which costs more than it saves
+CHUNK = 32  # rows of images that run at once at least, and more while no value needs more than BUFFER bytes:
+BUFFER = 2**23  # larger ones are mapped afresh at each call, which costs more than it saves
 
 RACED = 256  # rows on which forms are timed where there are no images
 
@@ -291,7 +293,7 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
     try:
         for made in _order(_write_forms(copy, example, memory == "small"), example, choose):
             if agrees(made, copy, example):
-                made.chunk = CHUNK if made.images and runs_by_rows(made, example) else 0
+                made.chunk = made.chunk if made.images and runs_by_rows(made, example) else 0
                 return made
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
@@ -380,7 +382,7 @@ def _write_forms(copy: Ensemble, example: Example, small: bool) -> list[Frozen]:
         except Exception as error:  # an operation that takes no more dimensions than it had may raise anything
             left_out.append(f"does not run as {name}: {first_line(error)}")
             continue
-        made.form = name
+        made.form, made.chunk = name, max(CHUNK, BUFFER // max(_row_bytes(one, form) for one in written.networks))
         _tell_(made, written)
         if not small:
             _pack_(made, example)
@@ -390,6 +392,12 @@ def _write_forms(copy: Ensemble, example: Example, small: bool) -> list[Frozen]:
     for made in forms:
         made.notes += left_out
     return forms
+
+
+def _row_bytes(network: Network, form: str) -> int:
+    """Of the largest value, for one row: side by side all members' are one."""
+    copies = {True: network.size if form == "beside" else 1, False: 1}
+    return max(4 * prod(shape) * copies[node in network.own] // SAMPLES[0] for node, shape in network.shapes.items())
 
 
 def _widest_group(written: TracedNetworks) -> int:
