@@ -46,7 +46,9 @@ class _Writer(Protocol):  # of lowering.py
     def expand(self, node: fx.Node) -> Any: ...  # the same, but with the members first where they share it too
     def own(self, name: str, tensors: Sequence[Any]) -> Any: ...  # a constant of each member, stacked
     def is_shared(self, node: fx.Node) -> bool: ...  # whether all members have the same value
-    def repeat(self, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any: ...  # its operation
+    def repeat(
+        self, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None
+    ) -> Any: ...  # its operation
 
 
 Rule = Callable[[_Writer, fx.Node], NewValue]

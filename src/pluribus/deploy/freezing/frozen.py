@@ -224,7 +224,7 @@ class Frozen(nn.Module):
             f"  mult-adds of one example: {before:,} before, {after:,} after",
             *(f"  {note}" for note in self.notes),
         ]
-        if packed := sum(part.packed is not None for part in self._convolutions()):
+        if packed := sum(part.packed_for is not None for part in self._convolutions()):
             lines.append(f"  convolutions: {packed} with a second copy of the weight, in the order of oneDNN's kernels")
         if self.chunk:
             lines.append(f"  large batches run {self.chunk} rows at a time")
@@ -234,7 +234,7 @@ class Frozen(nn.Module):
 
     def count_bytes(self) -> int:
         """The memory of the weights."""
-        copies = [part.weight for part in self._convolutions() if part.packed is not None]
+        copies = [part.weight for part in self._convolutions() if part.packed_for is not None]
         return bytes_of([*self.parameters(), *self.buffers(), *copies])
 
     def plain_(self) -> Frozen:
