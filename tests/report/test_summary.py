@@ -3,7 +3,6 @@
 import base64
 import math
 import re
-import time
 from itertools import combinations
 
 import fakes

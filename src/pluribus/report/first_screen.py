@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..results.advice import one_pass
 from ..results.comparison_phrases import ComparedGroups, join_names, name_of, say_number, say_size, say_times
 from ..results.quantities import best, estimate, format_value, paired_spread, quantity
 from ..results.store import Group, has_classes
-from ..results.verdict import Verdict
+from ..results.verdict import Verdict, one_pass
 from ..uncertainty.resampling import Interval
 from .charts.quality import cost_name
 
@@ -47,14 +46,14 @@ def compose_screen(verdict: Verdict) -> FirstScreen:
         return FirstScreen(verdict, verdict.sentences[0].text, chosen, top)
     compose = _keep if choice is found.baseline else _use
     sentence, top, tiles = compose(found, choice, found.baseline)
-    budget, training = (
-        [one.text for one in verdict.sentences if one.topic == topic] for topic in ("budget", "training")
-    )
-    if choice is found.baseline:
-        budget = []  # the tiles say what has the best average
-    elif one_pass(choice):
-        budget = budget[1:]  # the first is about the cost of one network
-    return FirstScreen(verdict, sentence, choice, top, tiles, budget + _seeds(found, choice) + training)
+    said = {topic: [one.text for one in verdict.sentences if one.topic == topic] for topic in ("budget", "training")}
+    budget = said["budget"]  # the best at the cost of one network, and at any cost
+    if choice in (found.baseline, found.top):
+        budget = budget[:1]
+    if one_pass(choice):
+        budget = budget[1:]
+    changes = budget + _seeds(found, choice) + said["training"]
+    return FirstScreen(verdict, sentence, choice, top, tiles, changes)
 
 
 Parts = tuple[str, Group, list[tuple[str, str, str]]]  # the sentence, the best, and the tiles

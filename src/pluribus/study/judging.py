@@ -28,8 +28,7 @@ from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import LEVEL, Summary
 from .baselines import model_spec, recipe_of
-from .cascades import measure_cascade
-from .costs import measure_cost
+from .costs import measure_cascade, measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
 from .settings import Run
 

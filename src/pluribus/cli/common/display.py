@@ -23,7 +23,7 @@ from ...results.verdict import Verdict
 from ...study.folder import Outcome, training_folder
 from ...study.progress import read_progress
 from ...study.settings import Run
-from .messages import safe_text
+from .messages import safe_text, screen
 
 METRICS = ("mean_iou", "accuracy", "rmse", "nll", "coverage", "ece", "auroc", "cacc", "disagreement")
 
@@ -139,6 +139,12 @@ def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterat
         yield watch
     finally:
         watch.progress.stop()
+
+
+def show_tables(found: Sequence[Verdict]) -> None:
+    """Write the table of each data set, as wide as the terminal."""
+    for table in result_tables(found, (console := screen()).width):
+        console.print(table)
 
 
 def result_tables(found: Sequence[Verdict], width: int) -> list[Table]:

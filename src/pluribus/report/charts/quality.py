@@ -12,9 +12,9 @@ from ...results.quantities import estimate, format_interval, format_value, quant
 from ...results.store import Group
 from ...uncertainty import metrics
 from ...uncertainty.resampling import Interval
-from ..curves import Curve
 from ..figure import (
     GRID,
+    Curve,
     Figure,
     Panel,
     Styles,
