@@ -208,6 +208,9 @@ class Conformal:
         inside = sets.gather(-1, labels[..., None])
         return {"coverage": inside.double().mean().item(), "size": sets.sum(-1).double().mean().item()}
 
+    def __repr__(self) -> str:
+        return self.explain()
+
     def explain(self) -> str:
         """What is promised, on what grounds, as text."""
         what = "intervals" if self.kind in INTERVALS else "sets"
