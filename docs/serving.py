@@ -1,6 +1,6 @@
-"""Draws the chart of the cascades in docs/deploy.md and prints its table: python docs/serving.py [RESULTS of the benchmark].
+"""Draws the chart of cascades in docs/deploy.md and prints its table: python docs/serving.py [FOLDER of results].
 
-With the folder of benchmarks/serving.py, its results first replace those stored of the same data and method.
+With a folder of benchmarks/serving.py, its results first replace those stored of the same data and method.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ LIMIT = 2**31 - 2**24  # bytes that a protobuf file can hold, with room for the 
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and how it was checked.
+    """The result of `pb.export`: the file, and how it was checked.
 
     Args:
         path: the file
