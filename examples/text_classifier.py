@@ -2,7 +2,7 @@
 
 You learn: `EnsembleForSequenceClassification` and `EnsembleTrainer` put any ensemble where transformers expects a
 model. The texts are real and installed already: first sentences of the documentation of torch and of numpy, and the
-question is whose a sentence is. Nothing is downloaded, so the small BERT starts from random weights; yours would come
+class of a sentence is its library. Nothing is downloaded, so the small BERT starts from random weights; yours would come
 from `AutoModelForSequenceClassification.from_pretrained(FOLDER, num_labels=2)`.
 """
 
