@@ -98,7 +98,7 @@ def load_uci(request: Request) -> TableParts:
     if folder is None:
         here = f" There are: {', '.join(known)}." if known else ""
         raise FileNotFoundError(
-            f'{request.spec}: looked for "data.txt" in {root / request.argument}, which is not there.{here} Get the '
+            f'{request.spec}: "data.txt" not found in {root / request.argument}.{here} Download the '
             f"data sets from {UCI_PAGE}, and choose one, as in uci:concrete."
         )
     splits = int(_read_numbers(folder / "n_splits.txt", 1001)[0])

@@ -23,7 +23,7 @@ from .planes import Plane, plane
 
 
 class SubnetworkPlane(Plane):
-    """A plane through three members of one network; the origin, which lies beside it, is projected onto it.
+    """A plane through three members of one network; the origin is not on it and is projected onto it.
 
     Attributes:
         origin: the coordinates of the point that is nearest to the network of zeros, (2)

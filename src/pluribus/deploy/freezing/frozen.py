@@ -74,7 +74,7 @@ def freeze(
     memory: str = "fast",
     anytime: bool = False,
 ) -> Frozen | Cascade:
-    """An inference-only module with the ensemble's outputs, to float tolerance, and the fewest operations.
+    """An inference-only module with the ensemble's outputs, to float tolerance, optimised for speed.
 
     Normalisation is folded into the layers before it, rank-1 vectors into weights; a channel that a member's masks
     never let through is not computed; what no member owns runs once. The ensemble stays as it is. What cannot be
@@ -134,7 +134,7 @@ def _freeze_cascade(cascade: Cascade, example: Any, choose: Any, memory: Any) ->
 
 
 class Frozen(nn.Module):
-    """What `pluribus.freeze` gives: (members, batch, ...) for a batch, as the ensemble in eval mode.
+    """A frozen ensemble, from `pluribus.freeze`: (members, batch, ...), as the ensemble in eval mode.
 
     `explain()` says what was done. It takes what the example had, by place or by name, any number of rows; what is no
     tensor must be as it was there. On a CPU convolutions keep a second copy of light weights, and for few rows of all,

@@ -62,7 +62,7 @@ def page(
     title: str = "",
     **settings: Any,
 ) -> list[Claim]:
-    """The laboratory's page about networks of your own, written to `path`; it is what `pluribus landscape` writes.
+    """Write the report of `pluribus landscape` about your own networks to `path`.
 
     Args:
         runs: trajectories or networks of one architecture: a list, or an Ensemble. Questions about training are asked

@@ -26,7 +26,7 @@ SIDES = {True: "below", False: "above", None: "within"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper, the number that it is judged by, and that number for every seed.
+    """A claim of the paper, the number that decides it, and that number for every seed.
 
     Args:
         claim: what the paper says

@@ -492,7 +492,7 @@ def findings(
     progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> list[Finding]:
-    """The findings of Fort et al., judged with intervals over seeds; the rate is halved at each quarter of training.
+    """The findings of Fort et al., tested with intervals over seeds; the rate is halved at each quarter of training.
 
     With a constant rate, disagreement within a trajectory is as large as across trajectories.
 
