@@ -75,6 +75,7 @@ def trajectories(
 
     Args:
         model: a model, or a function without arguments that builds one
+        train: (x, y), a data set or a loader
         probe: x, or (x, y): where predictions are recorded
         init: "different": each run starts from weights of its own, in law like the model's; "same": from the model's
         batches: "different": each run has an order of the rows of its own; "same": all have one
