@@ -50,7 +50,7 @@ def layers_of(
     if per_row and example is not None:
         with suppress(ValueError):  # of a model that runs on whole batches alone (graphs), members run one by one
             found = find_layouts(model, names, {}, as_batch(example))
-            names = [name for name in names if found.get(name) is not None]
+            names = [name for name in names if found.get(name) is not None] or names
     if not names:
         raise ValueError(
             f"{method}: every convolution and linear layer but the first is changed, but the model has only "
