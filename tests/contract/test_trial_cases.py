@@ -74,6 +74,63 @@ def test_inputs_that_belong_to_the_whole_batch(name, method):
     assert all(parameter.grad.isfinite().all() for parameter in ensemble.parameters())
 
 
+class Named(nn.Linear):
+    """A layer that calls its input by another name than torch's."""
+
+    def forward(self, x, scale=1.0):
+        return scale * super().forward(x)
+
+
+class CalledByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 8), Named(8, 8), Named(8, 3)
+
+    def forward(self, x):
+        return self.c(x=self.b(scale=2.0, x=self.a(input=x).relu()).relu())
+
+
+@pytest.mark.parametrize("method", ["batch_ensemble", "masksembles", "mc_dropout", "lora", "tabm"])
+def test_a_layer_that_is_called_by_the_name_of_its_input(method):
+    options = {"rate": 0.5} if method == "mc_dropout" else {}
+    ensemble = getattr(pb, method)(CalledByName(), 2, **options)
+    outputs = ensemble.train()(X)
+    assert outputs.shape == (2, 6, 3) and (method == "lora" or not torch.allclose(outputs[0], outputs[1]))
+    if method != "mc_dropout":
+        torch.testing.assert_close(outputs, members_one_by_one(ensemble, X))
+
+
+def test_mimo_of_layers_that_are_called_by_the_names_of_their_inputs():
+    model = nn.Sequential(Named(4, 8), nn.ReLU(), Named(8, 3))
+    model.forward = lambda x: model[2](x=model[1](model[0](x=x)))
+    expected = model(X)
+    torch.testing.assert_close(pb.mimo(model, 2, example=X, init="same")(X), torch.stack([expected] * 2))
+
+
+def test_mimo_refuses_rows_that_are_picked_by_their_values():
+    class Picked(CalledByName):
+        def forward(self, x):
+            h, made = self.b(self.a(x).relu()), torch.zeros(len(x), 3)
+            made[h[:, 0] > 0] = self.c(h[h[:, 0] > 0])
+            return made
+
+    with pytest.raises(
+        ValueError, match="mimo: with the members' inputs side by side .* rows by their values.*pb.deep"
+    ):
+        pb.mimo(Picked(), 2, example=X)
+
+
+def test_masks_of_layers_that_read_sorted_rows():
+    class Sorted(CalledByName):
+        def forward(self, x):
+            h = self.a(x).relu()
+            return self.c(self.b(h[h[:, 0].argsort()]).relu())
+
+    ensemble = pb.masksembles(Sorted(), 2, example=X)
+    assert len(list(ensemble.buffers())) == 2
+    torch.testing.assert_close(ensemble.train()(X), members_one_by_one(ensemble, X))
+
+
 @pytest.mark.parametrize("name", WHOLE_BATCHES)
 def test_mimo_refuses_inputs_that_belong_to_the_whole_batch(name):
     network, args = WHOLE_BATCHES[name]
@@ -190,6 +247,26 @@ def test_packed_keeps_the_outputs_of_a_router(rank):
     member(x).sum().backward()
     reached = [expert for expert in member.experts if expert.weight.grad is not None and expert.weight.grad.any()]
     assert len(reached) > 4  # with four outputs the others would never learn
+
+
+def test_packed_names_projections_that_keep_their_outputs():
+    class Heads(nn.Module):
+        """Queries and keys are split by numbers in the code, values are not."""
+
+        def __init__(self):
+            super().__init__()
+            self.enter, self.leave = nn.Linear(4, 16), nn.Linear(16, 3)
+            self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+        def forward(self, x):
+            h = self.enter(x).relu()
+            q, k = (layer(h).view(len(h), -1, 4, 4).transpose(1, 2) for layer in (self.q, self.k))
+            return self.leave(((q @ k.mT).softmax(-1).mean(1) @ self.v(h)).mean(1))
+
+    ensemble = pb.packed(Heads(), 4, 2, example=torch.randn(3, 5, 4))
+    shapes = {name: tuple(layer.weight.shape) for name, layer in ensemble.member(0).named_children()}
+    assert shapes == {"enter": (8, 4), "leave": (3, 8), "q": (16, 8), "k": (16, 8), "v": (8, 8)}
+    assert "'q', 'k' keep their outputs, tied to numbers in the model's code" in ensemble.explain()
 
 
 def test_packed_cuts_widths_whose_greatest_value_alone_is_used():

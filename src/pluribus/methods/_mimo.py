@@ -26,7 +26,6 @@ from .._common.trees import (
 from ..core.ensemble import Ensemble
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
-from ..core.first_look import Findings
 from ..core.rows import MemberLayer, locate_rows_
 from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.closures import refuse_hidden
@@ -163,7 +162,13 @@ class MimoEnsemble(Ensemble):
             except Exception:
                 raise error from None  # it is the model's own
             if all(shape[:1] == (rows_of(batch),) for shape in shapes):
-                raise
+                if isinstance(error, ValueError):
+                    raise
+                raise ValueError(
+                    "mimo: with the members' inputs side by side the model does not run "
+                    f"({str(error).splitlines()[0]}), perhaps because it uses its input outside of its first layer, or "
+                    "picks rows by their values. Use pb.deep or pb.packed."
+                ) from error
             raise ValueError(
                 f"mimo: the first dimension of every input counts rows of the batch "
                 f"here, but inputs of the shapes {[tuple(tensor.shape) for tensor in tensors_of(batch)]} give outputs "
@@ -283,11 +288,11 @@ def _capture_inputs(module: nn.Module, names: Sequence[str], batch: Batch) -> di
     return seen
 
 
-def _check_reads(ensemble: Ensemble, batch: Batch) -> Findings:
+def _check_reads(ensemble: Ensemble, batch: Batch) -> list[str]:
     """On a first batch, where there was no example to look at."""
     made = cast(MimoEnsemble, ensemble)
     _refuse_reads(made.subnetwork(0), made.first, made.last, batch)
-    return Findings()
+    return []
 
 
 def _refuse_reads(model: nn.Module, first: Sequence[str], last: Sequence[str], batch: Batch) -> None:
@@ -392,14 +397,8 @@ def _unwidenable(model: nn.Module, name: str, widened: Collection[str]) -> str:
 def check_rows(made: MimoEnsemble, reference: nn.Module, example: Any, exact: bool) -> None:
     """Members that start as the given model must give its outputs: whatever stands in the way shows here."""
     args, kwargs = as_batch(example)
-    try:
-        with evaluation_mode(made), torch.random.fork_rng(devices=[]):
-            outputs = tensors_of(made(*args, **kwargs))
-    except RuntimeError as error:
-        raise ValueError(
-            f"mimo: with the members' inputs side by side the model does not run ({str(error).splitlines()[0]}), "
-            "perhaps because it uses its input outside of its first layer. Use pb.deep or pb.packed."
-        ) from error
+    with evaluation_mode(made), torch.random.fork_rng(devices=[]):
+        outputs = tensors_of(made(*args, **kwargs))
     with evaluation_mode(reference), torch.random.fork_rng(devices=[]):
         expected = tensors_of(reference(*args, **kwargs))
     for output, single_ in zip(outputs, expected, strict=True):
@@ -443,6 +442,10 @@ def mimo(
 
     The first layers get `size` times their input channels, the last ones `size` times their outputs. In training
     each member has its own order of the batch; a prediction gives every member the same input.
+
+    The members answer in one pass, so there are none to compare it with. The example is checked: the part between the
+    last layers and the output must work row by row. What a model does with rows in training mode alone, or for other
+    inputs only (shuffling them after the last layer), cannot be seen.
 
     Shapes:
         input: (batch, *features), as the model takes it

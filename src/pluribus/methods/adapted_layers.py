@@ -214,9 +214,9 @@ class JointOutput(MemberLayer):
 
     members: int
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The members' outputs, (members * batch, outputs)."""
-        y = super().forward(x, *args, **kwargs)  # type: ignore[misc]
+        y = super().forward(input, *args, **kwargs)  # type: ignore[misc]
         layout = self.batch_layout()
         y = y.unflatten(channel_dim(cast(nn.Module, self)) + y.ndim, (self.members, -1))
         at, dim = channel_dim(cast(nn.Module, self)) + y.ndim - 1, layout.dim

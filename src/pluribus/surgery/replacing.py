@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -60,10 +61,18 @@ def restore_(layer: nn.Module, mixin: type) -> None:
 @cache
 def _adapted_class(mixin: type, base: type) -> type:
     mixins, layer = getattr(base, "_made_of", ((), base))
-    body = {
+    body: dict[str, Any] = {
         "_made_of": ((mixin, *mixins), layer),
         "__reduce_ex__": lambda self, protocol: (_blank_layer, type(self)._made_of, self.__getstate__()),
     }
+    name = list(signature(base.forward).parameters)[1]  # type: ignore[attr-defined]  # after self
+    if name != "input":  # as mixins and torch's layers call it
+
+        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            args = args or (kwargs.pop(name),)
+            return mixin.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+        body["forward"] = forward
     return type(f"{mixin.__name__}{base.__name__}", (mixin, base), body)
 
 
