@@ -42,6 +42,17 @@ def rows(*shape: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(*shape, generator=torch.Generator().manual_seed(5))
 
 
+def seeded(number: int = 0) -> torch.Generator:
+    """Chance of its own."""
+    return torch.Generator().manual_seed(number)
+
+
+def built(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    """The network with weights that follow a seed, in eval mode."""
+    torch.manual_seed(seed)
+    return build().eval()
+
+
 def linear(*sizes: int) -> nn.Sequential:
     """Linear layers with ReLU between."""
     layers: list[nn.Module] = []

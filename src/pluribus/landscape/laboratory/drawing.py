@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -331,7 +330,7 @@ def draw_units(arrays: Arrays) -> list[Figure]:
     for size in (2, MEMBERS):
         shares, owner, layer = (arrays[f"{key} {size}"] for key in ("shares", "owner", "layer"))
         names = [f"input {k + 1}" for k in range(size)]
-        counts = {name: int((owner == k).sum()) for k, name in enumerate(names)}
+        told = {name: f"{name}: owns {int((owner == k).sum())} units" for k, name in enumerate(names)}
         curves: dict[str, Curve] = {
             name: ((edges[:-1] + edges[1:]) / 2, np.histogram(shares[k], edges)[0].astype(float))
             for k, name in enumerate(names)
@@ -339,7 +338,7 @@ def draw_units(arrays: Arrays) -> list[Figure]:
         styles = _styles(names)
         top = finite_range(value for _, values in curves.values() for value in values)[1]
         panel = curve_panel(
-            curves, styles, ("share of a unit's variance", "units"), (Axis(0, 1), Axis(0, top)), partial(_owns, counts)
+            curves, styles, ("share of a unit's variance", "units"), (Axis(0, 1), Axis(0, top)), told.__getitem__
         )
         rows = []
         for number, name in enumerate(arrays["layers"]):
@@ -352,10 +351,6 @@ def draw_units(arrays: Arrays) -> list[Figure]:
         title = f"Whose unit is it? M = {size}"
         figures.append(Figure(f"units-{size}", title, caption, [panel], "wide", legend(styles, styles), header, rows))
     return figures
-
-
-def _owns(counts: dict[str, int], label: str) -> str:
-    return f"{label}: owns {counts[label]} units"
 
 
 def draw_sparse(arrays: Arrays) -> list[Figure]:

@@ -30,6 +30,7 @@ from ..sampling import (
     Sampler,
     diagonal_gaussian,
     dropout_subspace,
+    last_checkpoints,
     low_rank_gaussian,
     low_rank_random,
     random_subspace,
@@ -557,7 +558,7 @@ def _late(run: Trajectory) -> Any:
 
 def _rank(run: Trajectory, most: int = 4) -> int:
     """The rank of the paper, or what the checkpoints at the end allow: no earlier ones are taken for its sake."""
-    return max(min(most, len(run.last("landscape", None)) - 1), 1)
+    return max(min(most, len(last_checkpoints("landscape", run, None)) - 1), 1)
 
 
 def _length(run: Any) -> float:
