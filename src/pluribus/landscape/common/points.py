@@ -4,10 +4,10 @@ A point of a plane or a path is a row of coefficients. On the line between two n
 
     mixtures = [[1, 0], [0.5, 0.5], [0, 1]]    a, the network halfway, b: (points, networks)
 
-`Span` makes the weights of a row, and `Judge` measures the network that has them: loss, accuracy, agreement with others.
-`Work.carry_out` does so for some rows: it writes the weights into one module, estimates its statistics of batch
-normalisation, and runs it on all examples. `_carry_out_all` goes over all rows, in this process or in several, and keeps
-what is done in a file, so that a surface that was stopped goes on from there.
+`Span` makes the weights of a row, and `Judge` measures the network that has them: loss, accuracy, agreement with
+others. `Work.carry_out` does so for some rows: it writes the weights into one module, estimates its statistics of batch
+normalisation, and runs it on all examples. `_carry_out_all` goes over all rows, in this process or in several, and
+keeps what is done in a file, so that a surface that was stopped goes on from there.
 """
 
 from __future__ import annotations

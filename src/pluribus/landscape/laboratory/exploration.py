@@ -1,8 +1,9 @@
 """The whole tour: every question that the material can answer, as one page.
 
 A question is a function of the material that gives a `Claim` with what was found, or None where the material cannot
-answer it. To add one, put its words into `studies/questions.toml`, write the function in a file of this folder and put it
-into QUESTIONS, at its place on the page: the command, its `--only`, its JSON and the page then have it. What several questions need is made by `material.once`.
+answer it. To add one, put its words into `studies/questions.toml`, write it in a file of this folder and put it into
+QUESTIONS, at its place on the page: the command, its `--only`, its JSON and the page then have it. What several
+questions need is made by `material.once`.
 """
 
 from __future__ import annotations
