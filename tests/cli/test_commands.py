@@ -17,21 +17,6 @@ from pluribus.cli.common.options import specs
 QUICK = ["--data", "moons", "--model", "mlp", "--size", "2", "--epochs", "1", "--jobs", "1"]
 
 
-@pytest.fixture
-def pluribus(capsys, monkeypatch, tmp_path):
-    """Run a command in an empty folder: exit code, output, messages."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pluribus", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
-
-
 class TestCompare:
     def test_it_prints_the_table_and_writes_the_page(self, pluribus):
         code, out, _ = pluribus("compare", *QUICK, "--methods", "single,deep", "--out", "study")

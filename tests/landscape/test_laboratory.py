@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 from torch import nn
 
 import pluribus as pb
-import pluribus.cli.app as cli
 from pluribus import landscape as ls
 from pluribus.landscape.laboratory.drawing import SECTIONS
 from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
@@ -344,19 +342,6 @@ def test_networks_without_a_past_are_asked_what_they_can_answer(tmp_path):
 
 
 # ---------------------------------------------------------------- the command
-
-
-@pytest.fixture
-def pluribus(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pluribus", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return stop.value.code, *capsys.readouterr()
-
-    return run
 
 
 QUICK = ["--rows", "80", "--grid", "4", "--samples", "2", "--steps", "2", "--retrained", "0", "--threads", "1"]
