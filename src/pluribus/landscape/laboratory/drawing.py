@@ -7,7 +7,6 @@ A figure of a paper is a section of the page with the name of its measurement. A
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,20 +23,13 @@ from ..studies.members import MEASURES, MEMBERS, OWNED
 Arrays = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Section:
-    """A question whose answer is measured: its name, and how its arrays are drawn."""
-
-    name: str
-    draw: Callable[[Arrays], list[Figure]]
-
-    def answer(self, material: Material) -> Claim | None:
-        """The section, with what was found; None where the material cannot tell."""
-        found = MEASURES[self.name](material)
-        if found is None:
-            return None
-        said = tell_values(QUESTIONS[self.name], found.values)
-        return answered(self.name, said.found, self.draw(found.arrays), said.judgement, said.number)
+def measured_answer(name: str, material: Material) -> Claim | None:
+    """A question whose answer is measured, with what was found; None where the material cannot tell."""
+    found = MEASURES[name](material)
+    if found is None:
+        return None
+    said = tell_values(QUESTIONS[name], found.values)
+    return answered(name, said.found, DRAWN[name](found.arrays), said.judgement, said.number)
 
 
 def answered(
@@ -392,5 +384,3 @@ DRAWN: dict[str, Callable[[Arrays], list[Figure]]] = {
     "selection": draw_table,
     "sources": draw_table,
 }
-
-SECTIONS = {name: Section(name, draw) for name, draw in DRAWN.items()}
