@@ -190,21 +190,22 @@ def material_of(caller: str, runs: Any, data: Any, *, train: Any = None, rows: i
         raise TypeError(f"{caller}: the setting {unknown[0]!r} is unknown. Choose from {', '.join(sorted(known))}.")
     if isinstance(data, Data):
         return Material(list(held), **{**data_rows(data, rows), **settings})
-    test = _all_rows(caller, data)
+    test = all_rows(caller, data)
     if train is None:
         half = len(test[1]) // 2
         first, test = (test[0][:half], test[1][:half]), (test[0][half:], test[1][half:])
     else:
-        first = _all_rows(caller, train)
+        first = all_rows(caller, train)
     return Material(list(held), first, settings.pop("validation", first), test, **settings)
 
 
-def _all_rows(caller: str, data: Any) -> Rows:
-    batches = Examples(caller, data, labelled=True).batches
-    inputs = [map_arrays(x) for x, _ in batches]
+def all_rows(caller: str, data: Any, labelled: bool = True) -> Any:
+    """All rows of data as one tensor of inputs, and their labels, None where there are none."""
+    examples = Examples(caller, data, labelled=labelled)
+    inputs = [map_arrays(x) for x, _ in examples.batches]
     if not all(isinstance(x, Tensor) for x in inputs):
         raise TypeError(f"{caller}: inputs must be one tensor of rows, but they are a {type(inputs[0]).__name__}.")
-    return torch.cat(inputs), torch.cat([y for _, y in batches])
+    return torch.cat(inputs), examples.targets
 
 
 def data_rows(data: Data, rows: int) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from .batch_statistics import refresh_, statistics_layers
 from .examples import (
     Criterion,
     Examples,
+    answers,
     check_memory,
     choose_criterion,
     choose_task,
@@ -228,7 +229,9 @@ def make_judge(
     if "agreement" not in wanted:
         return judge
     others = networks if references is None else references
-    return replace(judge, references=torch.stack([_labels(judge, network) for network in others]))
+    return replace(
+        judge, references=torch.stack([labels_of(answers(network, examples, kind, dim)) for network in others])
+    )
 
 
 # ---------------------------------------------------------------- work
@@ -381,8 +384,3 @@ def _fingerprint(work: Work) -> str:
 
 def _rows(output: Any, y: Any) -> int:
     return len(y) if isinstance(y, Tensor) and y.ndim else rows_of(output)
-
-
-def _labels(judge: Judge, network: nn.Module) -> Tensor:
-    parts = [labels_of(log_probabilities(judge.task, out, judge.class_dim)) for out, _ in run(network, judge.examples)]
-    return torch.cat(parts).cpu()

@@ -13,16 +13,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...training.batching import mix_seeds
 from ..checkpoints import Trajectory
-from ..common.examples import Examples, labels_of, target_labels
+from ..common.examples import labels_of, target_labels
 from ..common.networks import network_of, networks_of
 from ..diversity_accuracy_plane import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
-from ..material import Material, first_rows
+from ..material import Material, all_rows, first_rows
 from ..paths import Along, Path, along, line, stitched, tunnel
 from ..planes import Surface, plane, surface
 from ..recorded_training import trajectories
@@ -518,21 +517,18 @@ def findings(
     True
     """
     seeds = check_whole("findings", "seeds", seeds)
-    parts = {
-        name: Examples("findings", part, labelled=name != "outside")
-        for name, part in (("train", train), ("validation", validation), ("test", test), ("outside", outside))
-    }
+    given = {"train": train, "validation": validation, "test": test, "outside": outside}
+    rows = {name: all_rows("findings", part, labelled=name != "outside") for name, part in given.items()}
     found: dict[str, list[float]] = {}
     for seed in range(seeds):
         if progress is not None:
             progress(f"seed {seed + 1} of {seeds}")
         made = trajectories(
-            model, train, parts["test"], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None,
+            model, train, rows["test"], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None,
             **{"schedule": "quarters", **options},
         )  # fmt: skip
-        given = {name: (torch.cat([x for x, _ in part.batches]), part.targets) for name, part in parts.items()}
         material = Material(
-            list(made), given["train"], given["validation"], given["test"], outside=given["outside"][0], reach=distance,  # type: ignore[arg-type]
+            list(made), rows["train"], rows["validation"], rows["test"], outside=rows["outside"][0], reach=distance,
             least=floor, seed=seed,
         )  # fmt: skip
         for name in ("weights", "functions", "tunnel", "stitched", "size", "shift"):
