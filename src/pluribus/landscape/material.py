@@ -190,16 +190,16 @@ def material_of(caller: str, runs: Any, data: Any, *, train: Any = None, rows: i
         raise TypeError(f"{caller}: the setting {unknown[0]!r} is unknown. Choose from {', '.join(sorted(known))}.")
     if isinstance(data, Data):
         return Material(list(held), **{**data_rows(data, rows), **settings})
-    test = all_rows(caller, data)
+    test = rows_in_data(caller, data)
     if train is None:
         half = len(test[1]) // 2
         first, test = (test[0][:half], test[1][:half]), (test[0][half:], test[1][half:])
     else:
-        first = all_rows(caller, train)
+        first = rows_in_data(caller, train)
     return Material(list(held), first, settings.pop("validation", first), test, **settings)
 
 
-def all_rows(caller: str, data: Any, labelled: bool = True) -> Any:
+def rows_in_data(caller: str, data: Any, labelled: bool = True) -> Any:
     """All rows of data as one tensor of inputs, and their labels, None where there are none."""
     examples = Examples(caller, data, labelled=labelled)
     inputs = [map_arrays(x) for x, _ in examples.batches]

@@ -16,7 +16,7 @@ from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, le
 from ...report.svg import Axis
 from ..diversity_accuracy_plane import family, limits
 from ..material import Material, run_names
-from ..studies.findings import QUESTIONS, tell_values
+from ..studies.findings import TEXTS, tell_values
 from ..studies.fort import CURVES, SPREADS, SUBSPACES
 from ..studies.members import MEASURES, MEMBERS, OWNED
 
@@ -28,20 +28,20 @@ def measured_answer(name: str, material: Material) -> Claim | None:
     found = MEASURES[name](material)
     if found is None:
         return None
-    said = tell_values(QUESTIONS[name], found.values)
-    return answered(name, said.found, DRAWN[name](found.arrays), said.judgement, said.number)
+    said = tell_values(TEXTS[name], found.values)
+    return question_section(name, said.found, DRAWN[name](found.arrays), said.judgement, said.number)
 
 
-def answered(
+def question_section(
     name: str, found: Sequence[str], figures: Sequence[Figure] = (), answer: str = "", number: str = ""
 ) -> Claim:
     """A question of `questions.toml` with what was found."""
-    return section(name, QUESTIONS[name].title, QUESTIONS[name].says, found, figures, answer, number)
+    return section(name, TEXTS[name].title, TEXTS[name].says, found, figures, answer, number)
 
 
 def caption_of(name: str, **values: object) -> str:
     """How the picture of a question is read, with these values filled in."""
-    return QUESTIONS[name].caption.format(**values)
+    return TEXTS[name].caption.format(**values)
 
 
 def curves_panel(
@@ -300,7 +300,7 @@ def draw_subnetworks(arrays: Arrays) -> list[Figure]:
             for name, values in measured.items()
         ]  # fmt: skip
         caption = caption_of("subnetworks", title=title, away=float(given["away"]))
-        caption += " A member is shown while the others read zeros." if kind == "mimo" else ""
+        caption += " A member is shown while the others read zeros." if kind == next(iter(KINDS)) else ""
         figures.append(Figure(f"members-{kind}", title, caption, panels, legend=legend(STYLES, STYLES)))
     return figures
 

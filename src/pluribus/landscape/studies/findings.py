@@ -90,8 +90,8 @@ def _read_questions() -> dict[str, Question]:
     return found
 
 
-QUESTIONS = _read_questions()
-ASKED = {name: question.asked for name, question in QUESTIONS.items() if question.asked}
+TEXTS = _read_questions()
+ASKED = {name: question.asked for name, question in TEXTS.items() if question.asked}
 
 
 def judge_values(
@@ -126,7 +126,7 @@ def tell_values(question: Question, values: Mapping[str, float]) -> ClaimVerdict
 
     The answer is yes where all numbers are on the right side of their bars; the first number stands for them.
 
-    >>> tell_values(QUESTIONS["weights"], {"cosine": 0.02}).number
+    >>> tell_values(TEXTS["weights"], {"cosine": 0.02}).number
     'Largest |cosine| 0.02 (below 0.1 expected)'
     """
     said, held, first = list[str](), list[bool](), ""

@@ -21,7 +21,7 @@ from ..checkpoints import Trajectory
 from ..common.examples import labels_of, target_labels
 from ..common.networks import network_of, networks_of
 from ..diversity_accuracy_plane import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
-from ..material import Material, all_rows, first_rows
+from ..material import Material, first_rows, rows_in_data
 from ..paths import Along, Path, along, line, stitched, tunnel
 from ..planes import Surface, plane, surface
 from ..recorded_training import trajectories
@@ -518,7 +518,7 @@ def findings(
     """
     seeds = check_whole("findings", "seeds", seeds)
     given = {"train": train, "validation": validation, "test": test, "outside": outside}
-    rows = {name: all_rows("findings", part, labelled=name != "outside") for name, part in given.items()}
+    rows = {name: rows_in_data("findings", part, labelled=name != "outside") for name, part in given.items()}
     found: dict[str, list[float]] = {}
     for seed in range(seeds):
         if progress is not None:
