@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from ..._common.torch_private import NormBase
 from ..._common.trees import rows_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_model
-from ...surgery.calling import evaluation_mode, restore_on_error
+from ...surgery.calling import restore_on_error
 from .examples import answer_of, read_batches, ready
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128) -> Module:
-    """The module itself, whose normalisation layers have the running statistics of `data`, estimated anew.
+    """Re-estimate the running statistics of the module's normalisation layers on `data`, in place; returns the module.
 
     Every batch counts by its rows; dropout is off. A module without such layers stays as it is, and `data` unread.
 
@@ -34,24 +37,15 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128) -> 
     layers = statistics_layers(check_model("refresh_", ensemble_or_model, nests=True))
     if not layers:
         return ensemble_or_model
-    seen, momenta = 0, [layer.momentum for layer in layers]
-    buffers = [buffer for layer in layers for buffer in layer.buffers()]
-    with restore_on_error(buffers), evaluation_mode(ensemble_or_model):
-        ensemble_or_model.training = isinstance(ensemble_or_model, Ensemble)  # what is shared sees all members
-        for layer in layers:
-            layer.training = True
-            layer.reset_running_stats()
-        try:
-            for x, _ in read_batches("refresh_", data, batch_size):
-                x = ready(ensemble_or_model, x)
-                rows = rows_of(x)
-                seen += rows
-                for layer in layers:
-                    layer.momentum = rows / seen  # so that the running mean is the mean of what was seen
-                answer_of(ensemble_or_model, x)
-        finally:
-            for layer, momentum in zip(layers, momenta, strict=True):
-                layer.momentum = momentum
+    seen, buffers = 0, [buffer for layer in layers for buffer in layer.buffers()]
+    with restore_on_error(buffers), _collecting(ensemble_or_model, layers), torch.no_grad():
+        for x, _ in read_batches("refresh_", data, batch_size):
+            x = ready(ensemble_or_model, x)
+            rows = rows_of(x)
+            seen += rows
+            for layer in layers:
+                layer.momentum = rows / seen  # so that the running mean is the mean of what was seen
+            answer_of(ensemble_or_model, x)
         if not seen:
             raise ValueError("refresh_: there must be at least one batch of data, but there is none.")
     return ensemble_or_model
@@ -72,3 +66,24 @@ def warn_without_data(caller: str, model: nn.Module, stacklevel: int = 3) -> Non
             "training data as data= to estimate them again; without it they stay as they are.",
             stacklevel=stacklevel,
         )
+
+
+@contextmanager
+def _collecting(module: nn.Module, layers: list[Any]) -> Iterator[None]:
+    """Start the layers anew in training mode, everything else in eval mode, and put modes and momenta back."""
+    modes = {part: part.training for part in module.modules()}
+    momenta = [layer.momentum for layer in layers]
+    try:
+        for part in modes:
+            part.training = False
+        if isinstance(module, Ensemble):
+            module.training = True  # what is shared sees all members
+        for layer in layers:
+            layer.training = True
+            layer.reset_running_stats()
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
