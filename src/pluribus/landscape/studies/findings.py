@@ -56,7 +56,9 @@ class Finding:
     @property
     def judgement(self) -> str:
         """Whether the interval lies beyond the bar, in the words of `pluribus reproduce`."""
-        return {True: below, False: above, None: equal}[self.below](self.interval, self.bar)
+        if self.below is None:
+            return equal(self.interval, self.bar)
+        return below(self.interval, self.bar) if self.below else above(self.interval, self.bar)
 
     @property
     def verdict(self) -> str:
@@ -84,9 +86,10 @@ def _read_questions() -> dict[str, Question]:
     text = resources.files(__package__).joinpath("questions.toml").read_text(encoding="utf-8")
     sides, found = {word: below for below, word in SIDES.items()}, {}
     for name, given in tomllib.loads(text).items():
-        words = (" ".join(given.get(key, "").split()) for key in ("title", "says", "caption"))
-        asked = {key: (*one[:2], one[3], sides[one[2]]) for key, one in given.get("asked", {}).items()}
-        found[name] = Question(*words, asked, given.get("told", {}))
+        title, says, caption = (" ".join(given.get(key, "").split()) for key in ("title", "says", "caption"))
+        bars = given.get("asked", {}).items()
+        asked = {key: (claim, number, bar, sides[side]) for key, (claim, number, side, bar) in bars}
+        found[name] = Question(title, says, caption, asked, given.get("told", {}))
     return found
 
 
