@@ -42,7 +42,6 @@ def assert_permuted(model, other):
 # ---------------------------------------------------------------- what is found
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", ODD)
 def test_the_groups_of_an_odd_network_are_those_that_a_person_would_write_down(name):
     odd = ODD[name]
