@@ -323,6 +323,14 @@ def as_strided(call: OperatorCall) -> list[Axes]:
     return [call.axes("self")] if same else call.fix_all()
 
 
+def unfold(call: OperatorCall) -> list[Axes]:
+    """Windows along a dimension."""
+    axes, (dim,) = list(call.axes("self")), call.dims("dimension")
+    fix(axes[dim])
+    axes[dim] = fixed(call.outs[0].shape[dim])
+    return [[*axes, fixed(call["size"])]]
+
+
 def _order(call: OperatorCall) -> list[int]:
     count = call["self"].ndim
     if call.name == "permute":
