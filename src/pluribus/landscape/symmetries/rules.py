@@ -493,6 +493,13 @@ def index_put(call: OperatorCall) -> list[Axes]:
     return [axes]
 
 
+def index_select(call: OperatorCall) -> list[Axes]:
+    """Units of one dimension at given places."""
+    axes, (dim,) = call.axes("self"), call.dims()
+    fix(axes[dim])
+    return [[*axes[:dim], fixed(call.outs[0].shape[dim]), *axes[dim + 1 :]]]
+
+
 def gather(call: OperatorCall) -> list[Axes]:
     """Along one dimension the places that an index says, for each unit of the others."""
     axes, picked, (dim,) = call.axes("self"), call.axes("index"), call.dims()
