@@ -164,9 +164,9 @@ def test_the_stitched_cut_shows_what_was_measured_and_judges_the_middle_of_the_t
 
 def test_sources_of_difference_are_told_as_they_were_measured(small):
     told = replace(small, training=TRAINING, retrained=2, rates=(0.02,), seed=4)
-    torch.manual_seed(1)
+    torch.manual_seed(1)  # the network follows the seed of the material, not what was drawn before
     found = MEASURES["randomness"](told)
-    torch.manual_seed(1)
+    torch.manual_seed(mix_seeds(4, 20))
     start, (x, _) = network(), small.test
     for kind, (init, batches) in {"initialisation": ("different", "same"), "batches": ("same", "different")}.items():
         one, two = ls.trajectories(

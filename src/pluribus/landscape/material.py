@@ -14,6 +14,7 @@ from .._common.trees import map_arrays
 from ..core.ensemble import Ensemble
 from ..data.corruptions import corrupt
 from ..data.dataset import Data, Split
+from ..training.batching import mix_seeds
 from .checkpoints import Trajectory
 from .common.examples import Examples
 from .common.networks import networks_of
@@ -120,6 +121,13 @@ class Material:
             self.made[make] = make(self)
         found: Made = self.made[make]
         return found
+
+    def network(self) -> nn.Module:
+        """A network like those of the runs, with new weights that follow the seed."""
+        assert self.training is not None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mix_seeds(self.seed, 20))
+            return self.training.build()
 
     @property
     def names(self) -> list[str]:

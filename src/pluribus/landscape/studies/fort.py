@@ -424,7 +424,7 @@ def sources_of_difference(material: Material) -> Measurement | None:
         return None
     rates = list(material.rates or [factor * training.lr for factor in RATES])
     epochs = max(training.epochs // 2, 1) if not material.rates else training.epochs
-    model = training.build()
+    model = material.network()
     kinds = [kind for kind in KINDS if kind != "neither" or next(model.parameters()).device.type != "cpu"]
     material.say(f"{runs} runs of {epochs} epochs for each of {len(kinds)} kinds at {len(rates)} learning rates")
     found = randomness(
@@ -449,7 +449,7 @@ def one_chain(material: Material) -> Measurement | None:
     epochs = CYCLES * how.pop("epochs")
     material.say(f"{chains} chains of cSG-MCMC of {CYCLES} cycles in {epochs} epochs")
     found = chain_against_runs(
-        training.build(), material.train, material.test, chains=chains, cycles=CYCLES, epochs=epochs,
+        material.network(), material.train, material.test, chains=chains, cycles=CYCLES, epochs=epochs,
         temperature=1 / material.train_rows, seed=mix_seeds(material.seed, 9), **how,
     )  # fmt: skip
     half = 0.5 / len(material.test[1])
