@@ -29,6 +29,22 @@ def fixed_seeds_and_one_thread():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def pluribus(capsys, monkeypatch, tmp_path):
+    """Runs a command in an empty folder, and gives its exit code, output and messages."""
+    from pluribus.cli.app import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pluribus", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return stop.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
 def pytest_collection_finish(session):
     """What was imported and collected stays: the garbage collector need not look through it again and again."""
     gc.collect()

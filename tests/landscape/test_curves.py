@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import flat
 from torch import nn
 
 from pluribus import landscape as ls
@@ -29,10 +30,6 @@ def value(output, target):
 def network(seed, norm=False):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8) if norm else nn.Tanh(), nn.Linear(8, 3))
-
-
-def flat(model):
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
 @pytest.mark.parametrize("kind", ["bezier", "polygon"])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,8 @@ import torch
 from torch import nn
 
 import pluribus as pb
-import pluribus.cli.app as cli
 from pluribus import landscape as ls
-from pluribus.landscape.laboratory.drawing import SECTIONS
+from pluribus.landscape.laboratory.drawing import DRAWN
 from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
 from pluribus.landscape.material import Material, RunTraining
 from pluribus.landscape.studies.fort import MEASURES, cut, dig
@@ -114,12 +112,12 @@ def test_samples_of_the_map_stay_near_their_run_where_other_runs_are_far():
     given = Material(runs, rows(60, 0), rows(60, 1), rows(60, 2), samples=2)
     found = MEASURES["map"](given)
     assert min(found.values.values()) > 5 and found.arrays["samples"].shape == (4, 2, 3, 2)
-    assert SECTIONS["map"].draw(found.arrays)[0].panels[0].svg.count("mark open") == 24
+    assert DRAWN["map"](found.arrays)[0].panels[0].svg.count("mark open") == 24
 
 
 def test_the_plane_shows_the_losses_of_its_solutions(small):
     found, surface = MEASURES["plane"](small), small.once(cut)
-    (figure,) = SECTIONS["plane"].draw(found.arrays)
+    (figure,) = DRAWN["plane"](found.arrays)
     told = [float(n) for n in re.findall(r"<title>\([^)]*\): loss ([\d.e+-]+)", figure.panels[1].svg)]
     assert len(told) == 25 and told == pytest.approx(surface.loss.flatten(), rel=1e-3)
     assert "run 1, checkpoint 0" in figure.panels[0].svg and "run 2, checkpoint 6" in figure.panels[0].svg
@@ -144,7 +142,7 @@ def test_a_tunnel_is_judged_against_the_straight_line_on_training_rows(small):
     straight = found.arrays["line loss"]
     assert straight[[0, -1]] == pytest.approx(ends, abs=1e-3)
     assert found.values["barrier"] == pytest.approx((straight - np.linspace(*ends, len(straight))).max(), abs=1e-5)
-    (figure,) = SECTIONS["tunnel"].draw(found.arrays)
+    (figure,) = DRAWN["tunnel"](found.arrays)
     assert figure.rows[0][:2] == ["straight line", "loss on training rows"]
     assert [float(cell) for cell in figure.rows[0][2:]] == pytest.approx(straight.tolist(), abs=1e-4)
 
@@ -152,7 +150,7 @@ def test_a_tunnel_is_judged_against_the_straight_line_on_training_rows(small):
 def test_the_stitched_cut_shows_what_was_measured_and_judges_the_middle_of_the_tunnel(small):
     found, path = MEASURES["stitched"](small), small.once(dig)
     fan = ls.stitched(path, small.test, grid=(5, 3))
-    (figure,) = SECTIONS["stitched"].draw(found.arrays)
+    (figure,) = DRAWN["stitched"](found.arrays)
     told = [float(n) for n in re.findall(r"radius: accuracy ([\d.]+)", figure.panels[0].svg)]
     assert told == pytest.approx(fan.accuracy.flatten(), abs=1e-4) and len(figure.panels) == 4
     x, _ = small.test
@@ -166,9 +164,9 @@ def test_the_stitched_cut_shows_what_was_measured_and_judges_the_middle_of_the_t
 
 def test_sources_of_difference_are_told_as_they_were_measured(small):
     told = replace(small, training=TRAINING, retrained=2, rates=(0.02,), seed=4)
-    torch.manual_seed(1)
+    torch.manual_seed(1)  # the network follows the seed of the material, not what was drawn before
     found = MEASURES["randomness"](told)
-    torch.manual_seed(1)
+    torch.manual_seed(mix_seeds(4, 20))
     start, (x, _) = network(), small.test
     for kind, (init, batches) in {"initialisation": ("different", "same"), "batches": ("same", "different")}.items():
         one, two = ls.trajectories(
@@ -239,7 +237,7 @@ def test_under_shift_every_corruption_and_severity_counts(small):
     assert found.arrays["jsd"][2][0] == pytest.approx(judged(late, small.test)["jsd"], abs=1e-5)
     outside = judged(ends, given_rows(given))["jsd"]
     assert found.values["jsd_independent"] == pytest.approx(outside, abs=1e-6)
-    assert len(SECTIONS["shift"].draw(found.arrays)) == 3
+    assert len(DRAWN["shift"](found.arrays)) == 3
 
 
 class FakeSplit:
@@ -344,19 +342,6 @@ def test_networks_without_a_past_are_asked_what_they_can_answer(tmp_path):
 
 
 # ---------------------------------------------------------------- the command
-
-
-@pytest.fixture
-def pluribus(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pluribus", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return stop.value.code, *capsys.readouterr()
-
-    return run
 
 
 QUICK = ["--rows", "80", "--grid", "4", "--samples", "2", "--steps", "2", "--retrained", "0", "--threads", "1"]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import flat
 from torch import nn
 
 import pluribus as pb
@@ -39,10 +40,6 @@ def network(seed, norm=False):
     layers = [nn.Linear(4, 8), nn.BatchNorm1d(8) if norm else nn.Tanh(), nn.Linear(8, 3)]
     model = nn.Sequential(*layers)
     return ls.refresh_(model, X + seed) if norm else model
-
-
-def flat(model):
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
 def test_a_quadratic_loss_is_an_exact_bowl():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from plain import flat
 from torch import nn
 
 import pluribus as pb
@@ -13,10 +14,6 @@ X, Y = torch.randn(90, 4, generator=torch.Generator().manual_seed(3)), torch.ara
 def network() -> nn.Module:
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def flat(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
 def test_a_trajectory_is_that_of_training_without_a_recorder():

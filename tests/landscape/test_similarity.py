@@ -55,14 +55,6 @@ def test_divergences_are_those_of_scipy():
     assert ls.divergence(NETWORKS, data=X, kind="js") == pytest.approx(np.array(js), abs=1e-6)
 
 
-@pytest.mark.parametrize("size", [2, 5])
-def test_mutual_information_is_0_of_identical_members_and_log_m_of_disjoint_ones(size):
-    same = pb.Classification.from_probabilities(torch.eye(size)[:1].expand(size, 7, size))
-    apart = pb.Classification.from_probabilities(torch.eye(size)[:, None].expand(size, 7, size))
-    assert pb.metrics.mutual_information(same.epistemic) == pytest.approx(0, abs=1e-12)
-    assert pb.metrics.mutual_information(apart.epistemic) == pytest.approx(np.log(size))
-
-
 def test_disjoint_networks_are_log_2_apart_and_infinitely_by_kl():
     sure = [nn.Linear(1, 2, bias=False) for _ in range(2)]
     for model, weight in zip(sure, ([[1e4], [-1e4]], [[-1e4], [1e4]]), strict=True):

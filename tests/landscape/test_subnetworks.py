@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from plain import flat
 from torch import nn
 
 import pluribus as pb
@@ -106,10 +107,6 @@ def test_words_and_transposed_convolutions_are_sliced_too():
         inputs = [((series if m == i else torch.zeros_like(series),), {}) for m in range(2)]
         with torch.no_grad():
             assert torch.allclose(network(series), made.answer_apart(inputs)[i], atol=1e-5)
-
-
-def flat(model):
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
 @pytest.mark.parametrize("method", [pb.mimo, pb.multihead])

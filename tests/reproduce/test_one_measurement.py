@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pluribus import landscape as ls
-from pluribus.landscape.laboratory.exploration import ON_REQUEST, QUESTIONS, SECTIONS
+from pluribus.landscape.laboratory.drawing import DRAWN
+from pluribus.landscape.laboratory.exploration import ON_REQUEST, QUESTIONS
 from pluribus.landscape.studies.comparisons import expect
 from pluribus.landscape.studies.findings import ASKED
 from pluribus.landscape.studies.members import MEASURES
@@ -58,7 +59,7 @@ def test_the_court_runs_the_settings_of_the_page_where_it_is_as_quick(tmp_path):
 
 
 def test_every_measurement_is_a_section_with_something_asked():
-    assert set(SECTIONS) == set(MEASURES) == set(ASKED)
+    assert set(DRAWN) == set(MEASURES) == set(ASKED)
     assert set(MEASURES) <= set(QUESTIONS | ON_REQUEST)
     planned = {
         name

@@ -42,6 +42,17 @@ def rows(*shape: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(*shape, generator=torch.Generator().manual_seed(5))
 
 
+def seeded(number: int = 0) -> torch.Generator:
+    """Chance of its own."""
+    return torch.Generator().manual_seed(number)
+
+
+def built(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    """The network with weights that follow a seed, in eval mode."""
+    torch.manual_seed(seed)
+    return build().eval()
+
+
 def linear(*sizes: int) -> nn.Sequential:
     """Linear layers with ReLU between."""
     layers: list[nn.Module] = []
@@ -129,12 +140,6 @@ def written(m: Any, x: Tensor) -> Tensor:
     return m.head(out)
 
 
-def hypernetwork(m: Any, x: Tensor) -> Tensor:
-    """One network makes the weights of another."""
-    weight = m.make(x.mean(0)).view(4, 6)
-    return m.head((m.enter(x) @ weight.T).relu())
-
-
 def unet(m: Any, x: Tensor) -> Tensor:
     """Down and up again, joined."""
     high = m.enter(x).relu()
@@ -146,11 +151,6 @@ def sub_pixel(m: Any, x: Tensor) -> Tensor:
     """Channels as pixels and back."""
     x = F.pixel_shuffle(m.enter(x).relu(), 2)
     return m.head(pooled(F.pixel_unshuffle(m.mid(x).relu(), 2)))
-
-
-def deep_sets(m: Any, x: Tensor) -> Tensor:
-    """Largest over the set."""
-    return m.head(m.enter(x).relu().amax(1))
 
 
 def in_place(m: Any, x: Tensor) -> Tensor:
@@ -338,19 +338,6 @@ ODD: dict[str, Odd] = {
         ),
         SEQUENCE, [6, 6],
     ),
-    "lstm with a projection": Odd(
-        lambda: Net(
-            lambda m, x: m.head(m.body(x)[0].mean(1)), body=nn.LSTM(5, 6, batch_first=True, proj_size=4),
-            head=nn.Linear(4, 2),
-        ),
-        SEQUENCE, [6, 4],
-    ),
-    "rnn cell": Odd(
-        lambda: Net(
-            lambda m, x: m.head(m.cell(x[:, 1], m.cell(x[:, 0]))), cell=nn.RNNCell(5, 6), head=nn.Linear(6, 2)
-        ),
-        SEQUENCE, [6],
-    ),
     "attention": Odd(
         lambda: Net(attention, **projections(q=8, k=8, v=10, o=10)), SEQUENCE, [6, 2, (4, 2), (5, 2)]
     ),
@@ -377,15 +364,11 @@ ODD: dict[str, Odd] = {
         ),
         SEQUENCE, [6, 7, 9],
     ),
-    "set": Odd(lambda: Net(deep_sets, enter=nn.Linear(5, 7), head=nn.Linear(7, 2)), SEQUENCE, [7]),
     "positions": Odd(
         lambda: Net(positions, enter=nn.Linear(5, 6), table=torch.randn(1, 9, 6), head=nn.Linear(6, 2)), SEQUENCE, [6]
     ),
     "several outputs": Odd(
         lambda: Net(several, enter=nn.Linear(5, 6), mean=nn.Linear(6, 2), scale=nn.Linear(6, 2)), TABLE, [6]
-    ),
-    "hypernetwork": Odd(
-        lambda: Net(hypernetwork, make=nn.Linear(5, 24), enter=nn.Linear(5, 6), head=nn.Linear(4, 2)), TABLE, [4, 6]
     ),
     "writes into zeros": Odd(
         lambda: Net(written, one=nn.Linear(5, 4), two=nn.Linear(5, 4), head=nn.Linear(8, 2)), TABLE, [4, 4]

@@ -16,6 +16,11 @@ def sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(t.shape) for name, t in [*model.named_parameters(), *model.named_buffers()]}
 
 
+def flat(model: nn.Module) -> Tensor:
+    """All its parameters in a row."""
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
 def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 

@@ -89,16 +89,6 @@ class Trajectory(Networks):
         rows = "no probe" if self.answers is None else f"{self.answers.shape[1]} rows of a probe"
         return f"Trajectory({count} checkpoints of {parameters:,} parameters, {str(self.weights.dtype)[6:]}, {rows})"
 
-    def last(self, caller: str, count: int | None, least: int = 1) -> Networks:
-        """The last checkpoints; by default the last quarter, but at least five if there are that many."""
-        if count is None:
-            count = min(len(self), max(-(-len(self) // 4), 5, least))
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(self):
-            raise ValueError(
-                f"{caller}: last must be from 1 to the {len(self)} checkpoints of the trajectory, but it is {count!r}."
-            )
-        return self.take(range(len(self) - count, len(self)))
-
     # ---------------------------------------------------------------- anybody's checkpoints
 
     @classmethod

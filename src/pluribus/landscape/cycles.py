@@ -81,9 +81,9 @@ def fast_geometric(
     network is taken in the middle, where it is smallest.
 
     Args:
-        size: how many networks, one of each cycle
         model: where the run starts: a network that is trained; it is not changed
         train: (x, y), a data set or a loader
+        size: how many networks, one of each cycle
         cycle: how many epochs one has, an even number
         lr: the largest rate and the smallest; one number is the largest, and the smallest a hundredth of it
         momentum: of SGD

@@ -14,6 +14,7 @@ from .._common.trees import map_arrays
 from ..core.ensemble import Ensemble
 from ..data.corruptions import corrupt
 from ..data.dataset import Data, Split
+from ..training.batching import mix_seeds
 from .checkpoints import Trajectory
 from .common.examples import Examples
 from .common.networks import networks_of
@@ -121,6 +122,13 @@ class Material:
         found: Made = self.made[make]
         return found
 
+    def network(self) -> nn.Module:
+        """A network like those of the runs, with new weights that follow the seed."""
+        assert self.training is not None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mix_seeds(self.seed, 20))
+            return self.training.build()
+
     @property
     def names(self) -> list[str]:
         """What each run is called."""
@@ -190,21 +198,22 @@ def material_of(caller: str, runs: Any, data: Any, *, train: Any = None, rows: i
         raise TypeError(f"{caller}: the setting {unknown[0]!r} is unknown. Choose from {', '.join(sorted(known))}.")
     if isinstance(data, Data):
         return Material(list(held), **{**data_rows(data, rows), **settings})
-    test = _all_rows(caller, data)
+    test = rows_in_data(caller, data)
     if train is None:
         half = len(test[1]) // 2
         first, test = (test[0][:half], test[1][:half]), (test[0][half:], test[1][half:])
     else:
-        first = _all_rows(caller, train)
+        first = rows_in_data(caller, train)
     return Material(list(held), first, settings.pop("validation", first), test, **settings)
 
 
-def _all_rows(caller: str, data: Any) -> Rows:
-    batches = Examples(caller, data, labelled=True).batches
-    inputs = [map_arrays(x) for x, _ in batches]
+def rows_in_data(caller: str, data: Any, labelled: bool = True) -> Any:
+    """All rows of data as one tensor of inputs, and their labels, None where there are none."""
+    examples = Examples(caller, data, labelled=labelled)
+    inputs = [map_arrays(x) for x, _ in examples.batches]
     if not all(isinstance(x, Tensor) for x in inputs):
         raise TypeError(f"{caller}: inputs must be one tensor of rows, but they are a {type(inputs[0]).__name__}.")
-    return torch.cat(inputs), torch.cat([y for _, y in batches])
+    return torch.cat(inputs), examples.targets
 
 
 def data_rows(data: Data, rows: int) -> dict[str, Any]:

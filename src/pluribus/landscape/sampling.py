@@ -36,8 +36,8 @@ def random_subspace(
     """An ensemble of networks at a distance from a solution, each in a random direction of its own.
 
     Args:
-        size: how many networks
         run_or_model: a trajectory, which stands for its solution, or a network
+        size: how many networks
         distance: between the weight vectors; or (least, largest), drawn uniformly between the two; by default a
             tenth of the length of the weight vector
         accept: (validation data, least accuracy): less accurate samples are rejected; `explain()` says how many.
@@ -94,8 +94,8 @@ def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any
     """An ensemble drawn from independent normal distributions with each weight's mean and deviation at the end.
 
     Args:
-        size: how many networks
         run: a trajectory, or checkpoints in their order
+        size: how many networks
         last: how many checkpoints; by default the last quarter, and five at least where there are so many
         data: training data on which statistics of batch normalisation are estimated anew
         seed: of all random numbers: the same seed gives the same result
@@ -104,7 +104,7 @@ def diagonal_gaussian(run: Any, size: int, last: int | None = None, *, data: Any
     >>> diagonal_gaussian(checkpoints, 4)(torch.zeros(2, 4)).shape
     torch.Size([4, 2, 3])
     """
-    size, checkpoints = check_size("diagonal_gaussian", size), _last("diagonal_gaussian", run, last, least=2)
+    size, checkpoints = check_size("diagonal_gaussian", size), last_checkpoints("diagonal_gaussian", run, last, least=2)
     rows = checkpoints.weights
     mean = checkpoints.mix(np.full(len(rows), 1 / len(rows)))
     deviation = (_squares(checkpoints, mean) / (len(rows) - 1)).sqrt()
@@ -136,7 +136,7 @@ def low_rank_gaussian(
     torch.Size([4, 2, 3])
     """
     size, rank = check_size("low_rank_gaussian", size), check_whole("low_rank_gaussian", "rank", rank)
-    checkpoints = _last("low_rank_gaussian", run, last, least=rank + 1, why=f"rank {rank}")
+    checkpoints = last_checkpoints("low_rank_gaussian", run, last, least=rank + 1, why=f"rank {rank}")
     count = len(checkpoints)
     centre = np.eye(count) - 1 / count
     vectors = np.linalg.eigh(centre @ gram(checkpoints.weights) @ centre)[1][:, ::-1][:, :rank]
@@ -206,7 +206,7 @@ def swag(
         raise ValueError(
             f"swag: rank must be 0 (each weight on its own) or a whole number of at least 2, but it is {rank!r}."
         )
-    checkpoints = _last("swag", run, last, least=max(rank, 2), why=f"rank {rank}" if rank else "a deviation")
+    checkpoints = last_checkpoints("swag", run, last, least=max(rank, 2), why=f"rank {rank}" if rank else "a deviation")
     count = len(checkpoints)
     mean = checkpoints.mix(np.full(count, 1 / count))
     deviation = (_squares(checkpoints, mean) / count).sqrt()
@@ -262,7 +262,7 @@ def weight_average(run: Any, last: int | None = None, *, data: Any = None) -> En
     >>> torch.allclose(average.member(0).weight, (checkpoints[4].weight + checkpoints[5].weight) / 2)
     True
     """
-    held = as_trajectory("weight_average", run).last("weight_average", last)
+    held = last_checkpoints("weight_average", run, last)
     return _average("weight_average", held, np.full(len(held), 1 / len(held)), data)
 
 
@@ -356,16 +356,19 @@ def _range(caller: str, value: Any, most: float, name: str = "distance") -> tupl
     return float(low), float(high)
 
 
-def _last(caller: str, run: Any, last: int | None, least: int, why: str = "a deviation") -> Networks:
-    """The last checkpoints, with the buffers of each; there must be `least` of them."""
+def last_checkpoints(caller: str, run: Any, last: int | None, least: int = 1, why: str = "a deviation") -> Networks:
+    """The last checkpoints; by default the last quarter, but five, or `least` of them, where there are so many."""
     held = as_trajectory(caller, run)
-    count = len(held) if last is None else check_whole(caller, "last", last)
+    there = len(held)
+    count = min(there, max(-(-there // 4), 5, least)) if last is None else check_whole(caller, "last", last)
+    if count > there:
+        raise ValueError(f"{caller}: last must be from 1 to the {there} checkpoints of the trajectory, but is {count}.")
     if count < least:
-        where = f"the trajectory has {len(held)}" if last is None or len(held) < least else f"last is {last}"
+        where = f"the trajectory has {there}" if there < least else f"last is {last}"
         raise ValueError(
             f"{caller}: {why} needs at least {least} checkpoints, but {where}. Record more often, or ask for less."
         )
-    return held.last(caller, last, least)
+    return held.take(range(there - count, there))
 
 
 def _squares(networks: Networks, mean: Tensor) -> Tensor:

@@ -150,7 +150,8 @@ def separation(mimo: Ensemble, data: Any, *, repeats: int = 1, batch_size: int =
     if not isinstance(mimo, Ensemble) or not mimo.joint:
         what = f"the method {mimo.method!r}" if isinstance(mimo, Ensemble) else f"a {type(mimo).__name__}"
         raise TypeError(f"separation: needs members with inputs of their own, as pb.mimo makes, but got {what}.")
-    ensemble, repeats = mimo, check_whole("separation", "repeats", repeats)
+    ensemble: Any = mimo
+    repeats = check_whole("separation", "repeats", repeats)
     x = _join_batches([x for x, _ in Examples("separation", data).batches])
     rows = rows_of(x)
     if rows < 2:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..data.catalogue import load
 from ..data.corruptions import CORRUPTIONS
 from ..data.dataset import Data, NormalisedSplit
-from ..landscape.laboratory.exploration import SECTIONS
+from ..landscape.laboratory.drawing import DRAWN
 from ..landscape.material import Material, RunTraining
 from ..landscape.recorded_training import trajectories
 from ..landscape.studies import findings, own_data
@@ -376,7 +376,7 @@ def _pictures(found: Found, shown: tuple[str, ...]) -> list[Figure]:
     for network, parts in by_network(found).items():
         for measure in shown:
             arrays = _arrays(list(parts.values()), f"{measure} ", measure in AVERAGED)
-            for figure in SECTIONS[measure].draw(arrays) if arrays else []:
+            for figure in DRAWN[measure](arrays) if arrays else []:
                 where = f", {TITLES.get(network, network)}" if network else ""
                 name = f"{figure.name}{network and '-'}{network}"
                 figures.append(dataclasses.replace(figure, name=name, title=f"{figure.title}{where}"))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from odd_networks import ODD, linear, rows
+from odd_networks import ODD, built, linear, rows, seeded
 from torch import nn
 from zoo import Recurrent, UNet, images, tokens
 
@@ -18,15 +18,6 @@ SHUFFLED = [
     *("gru", "lstm in both directions", "attention", "grouped queries", "queries, keys and values in one matrix"),
     *("encoder, norm first", "mixer", "tied weights", "flatten after a convolution", "batch norm", "chunks"),
 ]
-
-
-def seeded(number=0):
-    return torch.Generator().manual_seed(number)
-
-
-def built(build, seed=0):
-    torch.manual_seed(seed)
-    return build().eval()
 
 
 def many(example):

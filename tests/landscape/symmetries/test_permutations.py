@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from odd_networks import HIDDEN, ODD, ORDERED, Net, linear, ordered, rows
+from odd_networks import HIDDEN, ODD, ORDERED, Net, built, linear, ordered, rows, seeded
 from torch import nn
 from zoo import ZOO
 
@@ -14,15 +14,6 @@ from pluribus._common.trees import as_batch, logits_of, map_tensors, tensors_of
 from pluribus.landscape.symmetries import rules
 
 FAST = ("lstm", "transformer_encoder", "unet", "tied", "bert")
-
-
-def seeded(number=0):
-    return torch.Generator().manual_seed(number)
-
-
-def built(build):
-    torch.manual_seed(0)
-    return build().eval()
 
 
 def outputs(model, example):
@@ -51,7 +42,6 @@ def assert_permuted(model, other):
 # ---------------------------------------------------------------- what is found
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", ODD)
 def test_the_groups_of_an_odd_network_are_those_that_a_person_would_write_down(name):
     odd = ODD[name]

@@ -497,8 +497,8 @@ def mask_transition(
     Settings are "single", "S 1.1", ..., "deep".
 
     Args:
-        train, test: (x, y), a data set or a loader
         model: the network that masks are put into
+        train, test: (x, y), a data set or a loader
         scales: values of S
         size: how many members
         capacity: every mask keeps that fraction of the widths, and layers grow (Figures 4, 9, 13); None: the network
@@ -661,8 +661,8 @@ def packing(
     Settings are "single", "deep", with the first size, and "alpha 2, gamma 1, M 4".
 
     Args:
-        train, test: (x, y), a data set or a loader
         model: the network that is packed
+        train, test: (x, y), a data set or a loader
         alphas: how wide all members together are
         gammas: numbers of groups
         sizes: numbers of members

@@ -1,4 +1,14 @@
-"""Figures of many networks that are mixtures of a few: one after the other in one module, over processes, resumable."""
+"""Figures of many networks that are mixtures of a few: one after the other in one module, over processes, resumable.
+
+A point of a plane or a path is a row of coefficients. On the line between two networks a and b:
+
+    mixtures = [[1, 0], [0.5, 0.5], [0, 1]]    a, the network halfway, b: (points, networks)
+
+`Span` makes the weights of a row, and `Judge` measures the network that has them: loss, accuracy, agreement with
+others. `Work.carry_out` does so for some rows: it writes the weights into one module, estimates its statistics of batch
+normalisation, and runs it on all examples. `_carry_out_all` goes over all rows, in this process or in several, and
+keeps what is done in a file, so that a surface that was stopped goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +38,7 @@ from .batch_statistics import refresh_, statistics_layers
 from .examples import (
     Criterion,
     Examples,
+    answers,
     check_memory,
     choose_criterion,
     choose_task,
@@ -218,7 +229,9 @@ def make_judge(
     if "agreement" not in wanted:
         return judge
     others = networks if references is None else references
-    return replace(judge, references=torch.stack([_labels(judge, network) for network in others]))
+    return replace(
+        judge, references=torch.stack([labels_of(answers(network, examples, kind, dim)) for network in others])
+    )
 
 
 # ---------------------------------------------------------------- work
@@ -371,8 +384,3 @@ def _fingerprint(work: Work) -> str:
 
 def _rows(output: Any, y: Any) -> int:
     return len(y) if isinstance(y, Tensor) and y.ndim else rows_of(output)
-
-
-def _labels(judge: Judge, network: nn.Module) -> Tensor:
-    parts = [labels_of(log_probabilities(judge.task, out, judge.class_dim)) for out, _ in run(network, judge.examples)]
-    return torch.cat(parts).cpu()

@@ -6,6 +6,7 @@ import io
 import os
 import re
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,6 @@ SECONDS = 6.0  # of one round
 SIZE = 480  # pixels of the longer side
 COLOURS = {2: (194, 74, 0), 3: (109, 26, 54)}  # as on the page
 PALE, DARK = np.array([243, 247, 252]), np.array([33, 102, 172])
-
-STYLE = (
-    "svg{background:#fff;font-family:sans-serif}"
-    ".patch,.shade{fill:color-mix(in srgb,#2166ac calc(var(--s)*1%),#f3f7fc)}"
-    ".contour{fill:none;stroke:#1b1f24;stroke-width:.9;opacity:.6}.grid{display:none}.axis{stroke:#545c66}"
-    ".contour-text{font-size:.85em;paint-order:stroke;stroke:#fff;stroke-width:3px}"
-    ".halo{fill:none;stroke:#fff;stroke-width:5;opacity:.8}.line{fill:none;stroke-width:2.6;stroke:var(--c)}"
-    ".mark{fill:var(--c);stroke:#fff;stroke-width:.8}.c2{--c:#c24a00}.c3{--c:#6d1a36}.gap{fill:#ccc}"
-)
 
 
 def animate(surface: Surface, runs: Mapping[str, Any], styles: Mapping[str, int], file: str | os.PathLike[str]) -> None:
@@ -58,8 +50,9 @@ def _svg(surface: Surface, paths: Mapping[str, np.ndarray], styles: Mapping[str,
         return f"{mark[0]}{_animate_attribute('opacity', '0;1', f'0;{when:.3f}', 'discrete')}"
 
     chart = re.sub(r"<title>([^<,]*), checkpoint (\d+)[^<]*</title>", appear, chart)
+    style = resources.files(__package__).joinpath("animation.css").read_text(encoding="utf-8")
     whole = chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return re.sub(r"(<svg [^>]*>)", rf"\1<style>{STYLE}</style>", whole, count=1).encode()
+    return re.sub(r"(<svg [^>]*>)", rf"\1<style>{style}</style>", whole, count=1).encode()
 
 
 def _animate_attribute(attribute: str, values: str, times: str, mode: str) -> str:

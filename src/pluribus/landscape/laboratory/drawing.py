@@ -7,8 +7,6 @@ A figure of a paper is a section of the page with the name of its measurement. A
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -18,39 +16,32 @@ from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, le
 from ...report.svg import Axis
 from ..diversity_accuracy_plane import family, limits
 from ..material import Material, run_names
-from ..studies.findings import QUESTIONS, tell_values
+from ..studies.findings import TEXTS, tell_values
 from ..studies.fort import CURVES, SPREADS, SUBSPACES
 from ..studies.members import MEASURES, MEMBERS, OWNED
 
 Arrays = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Section:
-    """A question whose answer is measured: its name, and how its arrays are drawn."""
-
-    name: str
-    draw: Callable[[Arrays], list[Figure]]
-
-    def answer(self, material: Material) -> Claim | None:
-        """The section, with what was found; None where the material cannot tell."""
-        found = MEASURES[self.name](material)
-        if found is None:
-            return None
-        said = tell_values(QUESTIONS[self.name], found.values)
-        return answered(self.name, said.found, self.draw(found.arrays), said.judgement, said.number)
+def measured_answer(name: str, material: Material) -> Claim | None:
+    """A question whose answer is measured, with what was found; None where the material cannot tell."""
+    found = MEASURES[name](material)
+    if found is None:
+        return None
+    said = tell_values(TEXTS[name], found.values)
+    return question_section(name, said.found, DRAWN[name](found.arrays), said.judgement, said.number)
 
 
-def answered(
+def question_section(
     name: str, found: Sequence[str], figures: Sequence[Figure] = (), answer: str = "", number: str = ""
 ) -> Claim:
     """A question of `questions.toml` with what was found."""
-    return section(name, QUESTIONS[name].title, QUESTIONS[name].says, found, figures, answer, number)
+    return section(name, TEXTS[name].title, TEXTS[name].says, found, figures, answer, number)
 
 
 def caption_of(name: str, **values: object) -> str:
     """How the picture of a question is read, with these values filled in."""
-    return QUESTIONS[name].caption.format(**values)
+    return TEXTS[name].caption.format(**values)
 
 
 def curves_panel(
@@ -309,7 +300,7 @@ def draw_subnetworks(arrays: Arrays) -> list[Figure]:
             for name, values in measured.items()
         ]  # fmt: skip
         caption = caption_of("subnetworks", title=title, away=float(given["away"]))
-        caption += " A member is shown while the others read zeros." if kind == "mimo" else ""
+        caption += " A member is shown while the others read zeros." if kind == next(iter(KINDS)) else ""
         figures.append(Figure(f"members-{kind}", title, caption, panels, legend=legend(STYLES, STYLES)))
     return figures
 
@@ -331,7 +322,7 @@ def draw_units(arrays: Arrays) -> list[Figure]:
     for size in (2, MEMBERS):
         shares, owner, layer = (arrays[f"{key} {size}"] for key in ("shares", "owner", "layer"))
         names = [f"input {k + 1}" for k in range(size)]
-        counts = {name: int((owner == k).sum()) for k, name in enumerate(names)}
+        told = {name: f"{name}: owns {int((owner == k).sum())} units" for k, name in enumerate(names)}
         curves: dict[str, Curve] = {
             name: ((edges[:-1] + edges[1:]) / 2, np.histogram(shares[k], edges)[0].astype(float))
             for k, name in enumerate(names)
@@ -339,7 +330,7 @@ def draw_units(arrays: Arrays) -> list[Figure]:
         styles = _styles(names)
         top = finite_range(value for _, values in curves.values() for value in values)[1]
         panel = curve_panel(
-            curves, styles, ("share of a unit's variance", "units"), (Axis(0, 1), Axis(0, top)), partial(_owns, counts)
+            curves, styles, ("share of a unit's variance", "units"), (Axis(0, 1), Axis(0, top)), told.__getitem__
         )
         rows = []
         for number, name in enumerate(arrays["layers"]):
@@ -352,10 +343,6 @@ def draw_units(arrays: Arrays) -> list[Figure]:
         title = f"Whose unit is it? M = {size}"
         figures.append(Figure(f"units-{size}", title, caption, [panel], "wide", legend(styles, styles), header, rows))
     return figures
-
-
-def _owns(counts: dict[str, int], label: str) -> str:
-    return f"{label}: owns {counts[label]} units"
 
 
 def draw_sparse(arrays: Arrays) -> list[Figure]:
@@ -397,5 +384,3 @@ DRAWN: dict[str, Callable[[Arrays], list[Figure]]] = {
     "selection": draw_table,
     "sources": draw_table,
 }
-
-SECTIONS = {name: Section(name, draw) for name, draw in DRAWN.items()}

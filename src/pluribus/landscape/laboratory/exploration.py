@@ -1,8 +1,9 @@
 """The whole tour: every question that the material can answer, as one page.
 
 A question is a function of the material that gives a `Claim` with what was found, or None where the material cannot
-answer it. To add one, write it in a file of this folder and put it into QUESTIONS, at its place on the page: the
-command, its `--only`, its JSON and the page then have it. What several questions need is made by `material.once`.
+answer it. To add one, put its words into `studies/questions.toml`, write it in a file of this folder and put it into
+QUESTIONS, at its place on the page: the command, its `--only`, its JSON and the page then have it. What several
+questions need is made by `material.once`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...surgery.selecting import quote_names
 from ..material import Material, material_of
 from ..studies.fort import cut
 from .animation import animate
-from .drawing import SECTIONS
+from .drawing import DRAWN, measured_answer
 from .questions import QUESTIONS as OF_SETTINGS
 from .questions import (
     aligned_runs,
@@ -34,9 +35,9 @@ TITLE = "Why do ensembles work?"
 Ask = Callable[[Material], Claim | None]
 
 QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
-    **{name: SECTIONS[name].answer for name in ("weights", "functions", "map", "plane", "tunnel", "stitched")},
+    **{name: partial(measured_answer, name) for name in ("weights", "functions", "map", "plane", "tunnel", "stitched")},
     "alignment": aligned_runs,
-    **{name: SECTIONS[name].answer for name in ("diversity", "size", "shift", "randomness", "chain")},
+    **{name: partial(measured_answer, name) for name in ("diversity", "size", "shift", "randomness", "chain")},
     "layers": layer_similarity,
     "sparsity": sparse_layers,
 }
@@ -44,7 +45,7 @@ QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
 ON_REQUEST: dict[str, Ask] = {  # asked by name alone: they take minutes
     "curve": trained_curves,
     "curvature": loss_curvature,
-    **{name: section.answer for name, section in SECTIONS.items() if name not in QUESTIONS},
+    **{name: partial(measured_answer, name) for name in DRAWN if name not in QUESTIONS},
     "bias": bias_question,
     "sinusoids": sinusoid_question,
     **{name: partial(settings_question, name) for name in OF_SETTINGS},

@@ -26,7 +26,7 @@ from ..studies.sweeps import SWEEPS, measure_sweep
 from ..symmetries.groups import Groups
 from ..symmetries.matching import align
 from ..symmetries.symmetry_search import permutations
-from .drawing import answered, caption_of, curves_panel, lines_figure
+from .drawing import caption_of, curves_panel, lines_figure, question_section
 
 STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
 
@@ -38,7 +38,7 @@ def aligned_runs(material: Material) -> Claim:
     try:
         groups = permutations(first, material.train[0])
     except ValueError as error:
-        return answered("alignment", [f"There is nothing to align: {error}"])
+        return question_section("alignment", [f"There is nothing to align: {error}"])
     ways = {"as trained": first, "aligned by weights": align(first, second, material.train[0], groups=groups)}
     with suppress(ValueError):  # of networks whose activations cannot be compared, such as one row at a time
         ways["aligned by activations"] = align(first, second, material.train[0], "activations", groups=groups)
@@ -71,7 +71,7 @@ def alignment_question(
     header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
     figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
     number = f"Rise of the loss {best[1]:.3g} once aligned, {before[1]:.3g} before"
-    return answered("alignment", said, [figure], answer, number)
+    return question_section("alignment", said, [figure], answer, number)
 
 
 def trained_curves(material: Material) -> Claim:
@@ -95,7 +95,7 @@ def trained_curves(material: Material) -> Claim:
         "curves", "Along trained curves", caption, {"loss": curves}, "place on the path", heads, zero=True
     )
     number = f"Rise of the loss {heights[best]:.3g}, {heights['straight line']:.3g} on the straight line"
-    return answered("curve", answer, [figure], "yes" if lower else "no", number)
+    return question_section("curve", answer, [figure], "yes" if lower else "no", number)
 
 
 def loss_curvature(material: Material) -> Claim:
@@ -129,7 +129,7 @@ def loss_curvature(material: Material) -> Claim:
     )
     caption, keys = caption_of("curvature", rows=len(train[1])), legend(spectra, material.styles)
     figure = Figure("bending", "Spectra at two solutions", caption, [panel], "wide", keys)
-    return answered("curvature", found, [figure])
+    return question_section("curvature", found, [figure])
 
 
 def layer_similarity(material: Material) -> Claim:
@@ -155,7 +155,7 @@ def layer_similarity(material: Material) -> Claim:
     figure = Figure("layers", "Layers of two runs", caption_of("layers"), panels)
     answer = yes_or_no([nearest == len(names), nearest > 0])
     number = f"The same layer is the most similar one for {nearest} of {len(names)} layers"
-    return answered("layers", found, [figure], answer, number)
+    return question_section("layers", found, [figure], answer, number)
 
 
 def sparse_layers(material: Material) -> Claim | None:
@@ -164,7 +164,7 @@ def sparse_layers(material: Material) -> Claim | None:
     try:
         found = layer_sparsity(material.solutions[0], material.test, seed=material.seed)
     except ValueError as error:
-        return answered("sparsity", [f"There is nothing to look at: {error}"])
+        return question_section("sparsity", [f"There is nothing to look at: {error}"])
     shown = {name: one for name, one in list(found.items())[:6]}
     styles = {name: number for number, name in enumerate(shown, 2)}
     low, high = finite_range(value for one in shown.values() for kind in COLUMNS for value in one[kind])
@@ -197,7 +197,7 @@ def sparse_layers(material: Material) -> Claim | None:
     held = yes_or_no([name not in over for name in found])
     number = f"At most {worst:.2g} of the bound"
     said = [answer, f"With half the weights, in nats: {told}."]
-    return answered("sparsity", said, [figure], held, number)
+    return question_section("sparsity", said, [figure], held, number)
 
 
 COLUMNS = ("measured", "divergence", "bound")
@@ -281,7 +281,7 @@ def sinusoid_question(material: Material) -> Claim | None:
     if material.retrained < 2:
         return None
     verdict = _as_answer(own_data.check_transition(*own_data.measure_sinusoids(**given)))
-    return answered("sinusoids", []).answered(verdict)
+    return question_section("sinusoids", []).answered(verdict)
 
 
 def bias_question(material: Material) -> Claim | None:
@@ -290,4 +290,4 @@ def bias_question(material: Material) -> Claim | None:
         return None
     material.say(f"bias and variance on a curve: {CURVE['repeats']} training sets for each of {CURVE['sizes']} sizes")
     verdict = own_data.check_bias(*own_data.measure_bias(**CURVE, say=material.say))
-    return answered("bias", []).answered(_as_answer(verdict))
+    return question_section("bias", []).answered(_as_answer(verdict))

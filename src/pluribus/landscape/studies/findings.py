@@ -56,7 +56,9 @@ class Finding:
     @property
     def judgement(self) -> str:
         """Whether the interval lies beyond the bar, in the words of `pluribus reproduce`."""
-        return {True: below, False: above, None: equal}[self.below](self.interval, self.bar)
+        if self.below is None:
+            return equal(self.interval, self.bar)
+        return below(self.interval, self.bar) if self.below else above(self.interval, self.bar)
 
     @property
     def verdict(self) -> str:
@@ -84,14 +86,15 @@ def _read_questions() -> dict[str, Question]:
     text = resources.files(__package__).joinpath("questions.toml").read_text(encoding="utf-8")
     sides, found = {word: below for below, word in SIDES.items()}, {}
     for name, given in tomllib.loads(text).items():
-        words = (" ".join(given.get(key, "").split()) for key in ("title", "says", "caption"))
-        asked = {key: (*one[:2], one[3], sides[one[2]]) for key, one in given.get("asked", {}).items()}
-        found[name] = Question(*words, asked, given.get("told", {}))
+        title, says, caption = (" ".join(given.get(key, "").split()) for key in ("title", "says", "caption"))
+        bars = given.get("asked", {}).items()
+        asked = {key: (claim, number, bar, sides[side]) for key, (claim, number, side, bar) in bars}
+        found[name] = Question(title, says, caption, asked, given.get("told", {}))
     return found
 
 
-QUESTIONS = _read_questions()
-ASKED = {name: question.asked for name, question in QUESTIONS.items() if question.asked}
+TEXTS = _read_questions()
+ASKED = {name: question.asked for name, question in TEXTS.items() if question.asked}
 
 
 def judge_values(
@@ -126,7 +129,7 @@ def tell_values(question: Question, values: Mapping[str, float]) -> ClaimVerdict
 
     The answer is yes where all numbers are on the right side of their bars; the first number stands for them.
 
-    >>> tell_values(QUESTIONS["weights"], {"cosine": 0.02}).number
+    >>> tell_values(TEXTS["weights"], {"cosine": 0.02}).number
     'Largest |cosine| 0.02 (below 0.1 expected)'
     """
     said, held, first = list[str](), list[bool](), ""

@@ -13,16 +13,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...core.ensemble import Ensemble
 from ...methods.building import check_whole
 from ...training.batching import mix_seeds
 from ..checkpoints import Trajectory
-from ..common.examples import Examples, labels_of, target_labels
+from ..common.examples import labels_of, target_labels
 from ..common.networks import network_of, networks_of
 from ..diversity_accuracy_plane import DiversityAccuracy, diversity_accuracy, family, fit_exponent, limits
-from ..material import Material, first_rows
+from ..material import Material, first_rows, rows_in_data
 from ..paths import Along, Path, along, line, stitched, tunnel
 from ..planes import Surface, plane, surface
 from ..recorded_training import trajectories
@@ -30,6 +29,7 @@ from ..sampling import (
     Sampler,
     diagonal_gaussian,
     dropout_subspace,
+    last_checkpoints,
     low_rank_gaussian,
     low_rank_random,
     random_subspace,
@@ -424,7 +424,7 @@ def sources_of_difference(material: Material) -> Measurement | None:
         return None
     rates = list(material.rates or [factor * training.lr for factor in RATES])
     epochs = max(training.epochs // 2, 1) if not material.rates else training.epochs
-    model = training.build()
+    model = material.network()
     kinds = [kind for kind in KINDS if kind != "neither" or next(model.parameters()).device.type != "cpu"]
     material.say(f"{runs} runs of {epochs} epochs for each of {len(kinds)} kinds at {len(rates)} learning rates")
     found = randomness(
@@ -449,7 +449,7 @@ def one_chain(material: Material) -> Measurement | None:
     epochs = CYCLES * how.pop("epochs")
     material.say(f"{chains} chains of cSG-MCMC of {CYCLES} cycles in {epochs} epochs")
     found = chain_against_runs(
-        training.build(), material.train, material.test, chains=chains, cycles=CYCLES, epochs=epochs,
+        material.network(), material.train, material.test, chains=chains, cycles=CYCLES, epochs=epochs,
         temperature=1 / material.train_rows, seed=mix_seeds(material.seed, 9), **how,
     )  # fmt: skip
     half = 0.5 / len(material.test[1])
@@ -517,21 +517,18 @@ def findings(
     True
     """
     seeds = check_whole("findings", "seeds", seeds)
-    parts = {
-        name: Examples("findings", part, labelled=name != "outside")
-        for name, part in (("train", train), ("validation", validation), ("test", test), ("outside", outside))
-    }
+    given = {"train": train, "validation": validation, "test": test, "outside": outside}
+    rows = {name: rows_in_data("findings", part, labelled=name != "outside") for name, part in given.items()}
     found: dict[str, list[float]] = {}
     for seed in range(seeds):
         if progress is not None:
             progress(f"seed {seed + 1} of {seeds}")
         made = trajectories(
-            model, train, parts["test"], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None,
+            model, train, rows["test"], runs=runs, epochs=epochs, lr=lr, seed=mix_seeds(seed, 7), keep=None,
             **{"schedule": "quarters", **options},
         )  # fmt: skip
-        given = {name: (torch.cat([x for x, _ in part.batches]), part.targets) for name, part in parts.items()}
         material = Material(
-            list(made), given["train"], given["validation"], given["test"], outside=given["outside"][0], reach=distance,  # type: ignore[arg-type]
+            list(made), rows["train"], rows["validation"], rows["test"], outside=rows["outside"][0], reach=distance,
             least=floor, seed=seed,
         )  # fmt: skip
         for name in ("weights", "functions", "tunnel", "stitched", "size", "shift"):
@@ -557,7 +554,7 @@ def _late(run: Trajectory) -> Any:
 
 def _rank(run: Trajectory, most: int = 4) -> int:
     """The rank of the paper, or what the checkpoints at the end allow: no earlier ones are taken for its sake."""
-    return max(min(most, len(run.last("landscape", None)) - 1), 1)
+    return max(min(most, len(last_checkpoints("landscape", run, None)) - 1), 1)
 
 
 def _length(run: Any) -> float:

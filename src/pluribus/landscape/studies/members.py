@@ -49,10 +49,7 @@ def _train(material: Material, make: Callable[[], Ensemble], record: bool = Fals
 
 def _model(material: Material) -> tuple[Any, Any]:
     """A network, and two rows to try it on."""
-    assert material.training is not None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix_seeds(material.seed, 20))
-        return material.training.build(), first_rows(material.train, 2)[0]
+    return material.network(), first_rows(material.train, 2)[0]
 
 
 def members_of_one(material: Material) -> dict[str, Any]:

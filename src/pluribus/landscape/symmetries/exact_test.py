@@ -90,7 +90,7 @@ class Trial:
         return self._find_permutable(self._find_permutable(kept, more[:half]), more[half:])
 
     def _holds(self, numbers: Collection[int]) -> bool:
-        model = _copy_with(self.base, self.groups, self.groups.random(only=numbers))
+        model = reordered(self.base, self.groups, self.groups.random(only=numbers))
         return all(is_close(a, b) for a, b in zip(self._answers(model), self.expected, strict=True))
 
     def _matters(self, g: int) -> bool:
@@ -185,7 +185,8 @@ def _perturb_(model: nn.Module, draw: int) -> nn.Module:
     return model
 
 
-def _copy_with(model: nn.Module, groups: Groups, orders: Orders) -> nn.Module:
+def reordered(model: nn.Module, groups: Groups, orders: Orders) -> nn.Module:
+    """A copy of the network with its units in these orders."""
     copy = duplicate(model)
     with torch.no_grad():
         for name, tensor in lasting_state(copy).items():

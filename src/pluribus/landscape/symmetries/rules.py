@@ -323,6 +323,14 @@ def as_strided(call: OperatorCall) -> list[Axes]:
     return [call.axes("self")] if same else call.fix_all()
 
 
+def unfold(call: OperatorCall) -> list[Axes]:
+    """Windows along a dimension."""
+    axes, (dim,) = list(call.axes("self")), call.dims("dimension")
+    fix(axes[dim])
+    axes[dim] = fixed(call.outs[0].shape[dim])
+    return [[*axes, fixed(call["size"])]]
+
+
 def _order(call: OperatorCall) -> list[int]:
     count = call["self"].ndim
     if call.name == "permute":
@@ -483,6 +491,13 @@ def index_put(call: OperatorCall) -> list[Axes]:
     rest, picked, at = _indexed(call)
     _broadcast(call.axes("values"), [*rest[:at], *picked, *rest[at:]])
     return [axes]
+
+
+def index_select(call: OperatorCall) -> list[Axes]:
+    """Units of one dimension at given places."""
+    axes, (dim,) = call.axes("self"), call.dims()
+    fix(axes[dim])
+    return [[*axes[:dim], fixed(call.outs[0].shape[dim]), *axes[dim + 1 :]]]
 
 
 def gather(call: OperatorCall) -> list[Axes]:

@@ -24,13 +24,13 @@ from ..._common.trees import Batch, as_batch, map_arrays, map_tensors, rows_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_model
 from ...surgery.calling import check_example
-from ...surgery.copying import clear_caches_, duplicate, state, tensors_in
+from ...surgery.copying import state, tensors_in
 from ...surgery.row_splitting import cut_rows, long_tensors
 from ...surgery.selecting import quote_names
 from ..common.networks import network_of
 from .axes import UnitAxis, free_axes, settle
 from .axis_tracing import Walk, lasting_state, walk
-from .exact_test import as_precise, confirm, precisely, same_function
+from .exact_test import as_precise, confirm, precisely, reordered, same_function
 from .groups import DimensionPart, Groups, Orders, outer_groups
 from .rules import Places, Stack
 
@@ -92,11 +92,7 @@ def permute(model: Any, groups: Groups, generator: torch.Generator | None = None
 
 def reorder_network(caller: str, model: nn.Module, groups: Groups, orders: Orders) -> nn.Module:
     """A copy of the network with its units in these orders; one that is another function is refused."""
-    new = duplicate(model)
-    with torch.no_grad():
-        for name, tensor in lasting_state(new).items():
-            tensor.copy_(groups.reorder(name, tensor.detach(), orders))
-    clear_caches_(new)
+    new = reordered(model, groups, orders)
     if groups.example is not None and not same_function(model, new, as_batch(groups.example)):
         raise ValueError(
             f"{caller}: with its units in another order the network computes another function, so it must cache "
