@@ -144,6 +144,7 @@ def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterat
 def show_tables(found: Sequence[Verdict]) -> None:
     """Write the table of each data set, as wide as the terminal."""
     for table in result_tables(found, (console := screen()).width):
+        console.print()
         console.print(table)
 
 
