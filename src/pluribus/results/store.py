@@ -90,7 +90,12 @@ def write(path: str | os.PathLike[str], record: Mapping[str, Any], columns: Mapp
         _check_record(json.loads(text))
     except ValueError as error:
         raise ValueError(f"write: the record of {path.name!r} is incomplete: {error}.") from None
-    arrays = {name: _array(name, column) for name, column in columns.items()}
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    if bad := [name for name, array in arrays.items() if array.dtype.hasobject]:
+        raise ValueError(
+            f"write: the column {bad[0]!r} must hold numbers or text, but it holds Python objects. Convert it, for "
+            "example with np.asarray(column, dtype=str)."
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_npz(path, {"record": np.array(text), **arrays})
@@ -151,18 +156,6 @@ def _order(group: Group) -> tuple[bool, list[tuple[bool, float, str]]]:
     parts = [part for part in re.split(r"(\d+(?:\.\d+)?)", group.label) if part]
     numbered = [(part[0].isdecimal(), float(part) if part[0].isdecimal() else 0.0, part) for part in parts]
     return not group.is_baseline, numbered
-
-
-def _array(name: str, column: Any) -> np.ndarray:
-    array = np.asarray(column)
-    if name == "record":
-        raise ValueError("write: a column cannot be called 'record', which is the name of the JSON part.")
-    if array.dtype.hasobject:
-        raise ValueError(
-            f"write: the column {name!r} must hold numbers or text, but it holds Python objects ({array.dtype}). "
-            "Convert it, for example with np.asarray(column, dtype=str)."
-        )
-    return array
 
 
 def _plain(value: Any) -> Any:

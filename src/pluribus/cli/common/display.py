@@ -34,8 +34,11 @@ COSTS = {  # relative to the single network, with their headings
     "relative_training": "training",
 }
 
-SPARE = ("disagreement", "relative_parameters", "ece", "cacc", "relative_training", "relative_latency")  # the first go
-KEPT = 3  # of them, which go only after the intervals
+INTERVALS = "intervals"
+SPARE = (  # what a narrow table leaves out, from the first to go
+    *("disagreement", "relative_parameters", "ece"),
+    *(INTERVALS, "cacc", "relative_training", "relative_latency"),
+)
 MAIN = ("mean_iou", "accuracy", "rmse", "nll")  # whose spread is shown in a narrow table too
 
 
@@ -184,20 +187,16 @@ def _as_cascade(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fitting(groups: list[Group], verdict: Verdict, width: int) -> Table:
-    """The table with as much as fits: first some columns go, then intervals, then the others that can be spared."""
+    """The table with as much as fits."""
     known = [name for name in (*METRICS, *COSTS) if any(math.isfinite(estimate(one, name).value) for one in groups)]
-    spare, shown, exact = [name for name in SPARE if name in known], list(known), True
-    while True:
-        hidden = [COSTS.get(name) or quantity(name).title for name in known if name not in shown]
-        table = _table(groups, verdict, shown, exact, hidden)
-        if Console(width=1000).measure(table).maximum <= width or not (spare or exact):
-            return table
-        if exact and len(spare) <= KEPT:
-            exact = False
-        elif spare:
-            shown.remove(spare.pop(0))
-        else:
-            exact = False
+    for number in range(len(SPARE) + 1):
+        gone = SPARE[:number]
+        shown = [name for name in known if name not in gone]
+        hidden = [COSTS.get(name) or quantity(name).title for name in known if name in gone]
+        table = _table(groups, verdict, shown, INTERVALS not in gone, hidden)
+        if Console(width=1000).measure(table).maximum <= width:
+            break
+    return table
 
 
 def _table(groups: list[Group], verdict: Verdict, names: Sequence[str], exact: bool, hidden: Sequence[str]) -> Table:
