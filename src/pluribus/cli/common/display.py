@@ -17,7 +17,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..._common.untrusted import printable
-from ...results.quantities import distance_groups, estimate, format_value, quantity, value
+from ...results.quantities import COSTS as STORED_COSTS
+from ...results.quantities import OOD, SHIFT, distance_groups, estimate, format_value, quantity, value
 from ...results.store import Group, Result
 from ...results.verdict import Verdict
 from ...study.folder import Outcome, training_folder
@@ -272,9 +273,7 @@ def as_json(outcome: Outcome, found: Sequence[Verdict], **more: Any) -> str:
 
 
 def _all_names(group: Group) -> list[str]:
-    names = [*group.record["metrics"], "cacc", "cnll", "cece", "auroc", "aupr", "fpr95", "parameters", "mult_adds"]
-    names += ["memory", "latency", "latency_1", *COSTS, "relative_latency_1", "plain_latency", "training"]
-    names += ["unfrozen_mult_adds", "unfrozen_latency"]
+    names = [*group.record["metrics"], *SHIFT, *OOD, *STORED_COSTS, "training"]
     return [name for name in names if any(math.isfinite(value(run, name)) for run in group.runs)]
 
 
