@@ -24,8 +24,8 @@ def test_an_item_is_run_judged_and_kept(pluribus, tmp_path):
     [
         (["packed/table99"], "'packed/table99' is unknown. Did you mean 'packed/table9'? Choose from packed/figure1"),
         (["packed/table11", "--scale", "huge"], "'huge' is unknown. Choose from smoke, laptop, paper"),
-        (["fort/figure4", "--scale", "laptop", "--data-dir", "nowhere"], "looked for"),
-        (["packed/table11", "--scale", "laptop", "--data-dir", "nowhere"], "looked for yacht, bostonHousing"),
+        (["fort/figure4", "--scale", "laptop", "--data-dir", "nowhere"], "not found"),
+        (["packed/table11", "--scale", "laptop", "--data-dir", "nowhere"], "yacht, bostonHousing"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(pluribus, tmp_path, arguments, message):

@@ -101,12 +101,9 @@ class TableParts:
     """Tables as a source holds them, before anything is divided or encoded.
 
     Args:
-        target: the column to predict, or several, as a list or with commas; None: this is outside data only
-        task: "classification", "regression" or "multilabel"; None: decided by the target's values
+        target, task: where the source itself says what is predicted; None: the request says it
         scale: whether numbers are standardised; the toys' coordinates stay as they are
-        tokenizer: the folder of the tokenizer that reads the one column of texts; None: there are numbers
-        long_texts: what becomes of those that are too long, "cut" or "refuse"
-        missing: words that stand for a missing value, in these files and in those that are predicted
+        texts: whether one column holds texts for a tokenizer
     """
 
     train: Any
@@ -117,9 +114,7 @@ class TableParts:
     ood: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     scale: bool = True
-    tokenizer: str | None = None
-    long_texts: str = "cut"
-    missing: tuple[str, ...] = ()
+    texts: bool = False
 
     @property
     def rows(self) -> Any:
@@ -175,9 +170,9 @@ def first_existing(folder: Path, names: Sequence[str]) -> Path | None:
 def missing_error(request: Request, names: Sequence[str], folder: Path | None = None) -> FileNotFoundError:
     """The error to raise when none of these files is there."""
     looked = " or ".join(f'"{name}"' for name in names)
-    source = f"Get it from {request.page} and put it there" if request.page else "Put it there"
+    source = f"Download it from {request.page} and put it there" if request.page else "Put it there"
     return FileNotFoundError(
-        f"{request.spec}: looked for {looked} in {folder or request.folder}, which is not there. {source}, or say "
+        f"{request.spec}: {looked} not found in {folder or request.folder}. {source}, or say "
         f"where it is with folder= (command line: --data-dir) or the environment variable {FOLDER_VARIABLE}."
     )
 
@@ -219,8 +214,8 @@ def argument_path(request: Request) -> Path:
     for candidate in (path, request.folder / path):
         if candidate.exists():
             return candidate.absolute()
-    places = str(path.absolute()) if path.is_absolute() else f"{path.absolute()} and {request.folder / path}"
-    raise FileNotFoundError(f"{request.spec}: looked for {places}, which is not there. Check the path.")
+    places = str(path.absolute()) if path.is_absolute() else f"{path.absolute()} or {request.folder / path}"
+    raise FileNotFoundError(f"{request.spec}: {places} not found. Check the path.")
 
 
 def list_names(names: Sequence[str], most: int = 100) -> str:

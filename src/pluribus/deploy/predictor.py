@@ -15,7 +15,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .._common.signed_files import read_safetensors, read_signed_json, write_safetensors, write_signed_json
+from .._common.signed_files import (
+    check_digest,
+    read_safetensors,
+    read_signed_json,
+    write_safetensors,
+    write_signed_json,
+)
 from .._common.trees import tensors_of
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
@@ -63,7 +69,7 @@ LARGEST_BATCH = 2**24  # numbers: of large images fewer are predicted at once
 
 @dataclass
 class Predictor:
-    """An ensemble that answers for files: `save` writes it to a folder, `load_predictor` reads it back.
+    """A trained ensemble that predicts from files: `save` writes it to a folder, `pb.open` reads it back.
 
     Args:
         record: plain values: the network, the shape of a row, classes, encoding, threshold, figures; for an upgraded
@@ -95,7 +101,7 @@ class Predictor:
 
     @property
     def conformal(self) -> Conformal | None:
-        """The sets or intervals that hold the truth as often as promised; None where nothing was."""
+        """The sets or intervals with guaranteed coverage; None if there are none."""
         found = self.record.get("conformal")
         if found is None:
             return None
@@ -576,9 +582,9 @@ def _read_distance(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> 
         return None
     try:
         _, tensors = read_safetensors(folder / DISTANCE)
-        return FeatureDistance(ensemble.member(0), found["kind"], found["head"], tensors, found["neighbours"]).to(
-            next(ensemble.parameters()).device
-        )
+        made = FeatureDistance(ensemble.member(0), found["kind"], found["head"], tensors, found["neighbours"])
+        check_digest(folder / DISTANCE, note=True)
+        return made.to(next(ensemble.parameters()).device)
     except (ValueError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"predict: {str(folder / DISTANCE)!r} is damaged ({error}). Upgrade again.") from error
 
