@@ -242,14 +242,9 @@ def test_a_network_with_one_answer_for_an_image_is_refused(scenes, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["upgrade", "landscape"])
-def test_commands_for_one_target_each_refuse_masks_before_they_are_read(tmp_path, command):
+def test_commands_for_one_target_each_refuse_masks_and_several(scenes, tmp_path, command):
+    (tmp_path / "t.csv").write_text("x,a,b\n" + "1,2.5,3.5\n2,3.5,1.5\n" * 20)
     more = ["--model", "mlp", "--weights", "none.pt"] if command == "upgrade" else []
-    with pytest.raises(ValueError, match=f"^{command}: takes data with one target for each row, but masks:nowhere"):
-        run(command, *more, "--data", "masks:nowhere", "--out", tmp_path / "new")
-
-
-@pytest.mark.parametrize("command", ["upgrade", "landscape"])
-def test_commands_for_one_target_each_refuse_several_before_the_table_is_read(tmp_path, command):
-    more = ["--model", "mlp", "--weights", "none.pt"] if command == "upgrade" else []
-    with pytest.raises(ValueError, match=f"^{command}: takes data with one target for each row, .* has 2 targets"):
-        run(command, *more, "--data", "table:nowhere.csv", "--target", "a,b", "--out", tmp_path / "new")
+    for data, what in ([f"masks:{scenes}"], "masks"), ([f"table:{tmp_path}/t.csv", "--target", "a,b"], "2 targets"):
+        with pytest.raises(ValueError, match=f"^{command}: takes data with one target for each row, .* has {what}"):
+            run(command, *more, "--data", *data, "--out", tmp_path / "new")

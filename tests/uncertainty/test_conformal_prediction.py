@@ -192,6 +192,7 @@ def test_an_ensemble_a_calibrated_one_and_a_prediction_are_taken_alike():
         assert torch.equal(fitted.sets(x), same.sets(one.predict(x)))
         assert fitted.measure(*later)["coverage"] >= 0.8
     assert "lac" in fitted.explain() and "0.8" in fitted.explain()
+    assert str(fitted) == fitted.explain()  # what print shows
 
 
 @pytest.mark.parametrize(("coverage", "needed"), [(0.9, 9), (0.95, 19), (0.99, 99), (0.5, 1)])

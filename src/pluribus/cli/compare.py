@@ -97,8 +97,10 @@ def compare_command(
 def _conduct(
     study: Any, out: Path | None, jobs: int, ray: str | None, keep: bool, yes: bool, run: RunOptions, baselines: bool
 ) -> None:
+    from .._common.atomic import atomic_write
     from ..report.page import write_verdicts
     from ..results.verdict import verdicts
+    from ..study.boosting import judge_boosting
     from ..study.folder import conduct
     from ..study.grid import choose_settings
     from ..study.run import load_data
@@ -123,16 +125,16 @@ def _conduct(
     page, found = folder / "report.html", verdicts(results)
     if results:
         write_verdicts(found, page, command=command)
-    boosting = _boosting(results, study, folder) if baselines else []
+    boosting = judge_boosting(results, study.runs()) if baselines and results else []
+    if baselines:
+        with atomic_write(folder / "baselines.json") as path:
+            path.write_text(json.dumps(boosting, indent=1))
     if run.as_json:
         place = {"folder": str(folder), "page": str(page) if results else None, "next": _next(study, folder)}
         print(display.as_json(outcome, found, **place, **({"baselines": boosting} if baselines else {})))
     elif not run.quiet:
-        show = screen()
-        for table in display.result_tables(found, show.width):
-            show.print()
-            show.print(table)
-        show.print()
+        display.show_tables(found)
+        (show := screen()).print()
         say_lines(show, [*display.sentences(found)[:6], *(row["sentence"] for row in boosting)])
         if results:
             show.print(f"\nReport: {safe_text(str(page))}", soft_wrap=True)
@@ -141,17 +143,6 @@ def _conduct(
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
-
-
-def _boosting(results: Any, study: Any, folder: Path) -> list[dict[str, Any]]:
-    """Gradient boosting on the rows of the study, stored in its folder."""
-    from .._common.atomic import atomic_write
-    from ..study.boosting import judge_boosting
-
-    rows = judge_boosting(results, study.runs()) if results else []
-    with atomic_write(folder / "baselines.json") as path:
-        path.write_text(json.dumps(rows, indent=1))
-    return rows
 
 
 def _without_refusing(study: Any, run: RunOptions) -> Any:

@@ -15,8 +15,6 @@ from .svg import CHARACTER, HUES, Axis, Chart, tick_text
 
 Styles = dict[str, int]
 Curve = tuple[np.ndarray, np.ndarray]
-SMALL = (220, 190)
-SMALL_MARGIN = (42, 13, 8, 40)
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ GRID = np.linspace(0, 1, 61)
 
 def small_chart(x: Axis, y: Axis) -> Chart:
     """A small chart, one of several in a row."""
-    return Chart(x, y, size=SMALL, margin=SMALL_MARGIN, font=12)
+    return Chart(x, y, size=(220, 190), margin=(42, 13, 8, 40))
 
 
 # ---------------------------------------------------------------- what figures of matplotlib draw too

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ from ..data.catalogue import locate
 from ..data.image_folders import is_image, walk_once
 
 ALWAYS_READ = 2**31  # bytes of one data set
-
-LARGEST_IMAGE = 2**28  # bytes
 
 
 def fingerprints(
@@ -45,24 +43,14 @@ def _mark(path: Path, images: bool) -> str:
     return digest.hexdigest()[:16]
 
 
-def _files(path: Path, images: bool) -> Iterator[Path]:
-    """The files that a reader of data could read: images anywhere, others up to one folder deep and not behind links.
-
-    A link may lead to a folder of half a disk, of which only images are read.
-
-    Args:
-        images: whether the reader reads nothing else anywhere
-    """
+def _files(path: Path, images: bool) -> list[Path]:
+    """What a reader of data could read: one file, or those of a folder, links included; of a folder of images these."""
     if path.is_file():
-        yield path
-        return
-    for at, inside, names in walk_once(path, []):
-        others = not images and (not inside or len(inside) == 1 and not os.path.islink(at))
-        yield from (Path(at) / name for name in names if others or is_image(name))
+        return [path]
+    found = ((at, name) for at, _, names in walk_once(path, []) for name in names)
+    return [Path(at) / name for at, name in found if is_image(name) or not images]
 
 
 def _digest(file: Path) -> bytes:
     with open(file, "rb") as stream:
-        if is_image(file.name):  # of which nothing more can be decoded
-            return hashlib.sha256(stream.read(LARGEST_IMAGE)).digest()
         return hashlib.file_digest(stream, "sha256").digest()

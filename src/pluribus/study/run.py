@@ -82,13 +82,10 @@ def load_data(run: Run) -> Data:
 
 
 def load_one_target(command: str, run: Run) -> Data:
-    """The data of a run, for a command that takes one target for each row; others are not read if the run says so."""
-    target = run.source.get("target")
-    asked = target.split(",") if isinstance(target, str) else target or ()
-    what = "masks" if run.data.startswith("masks:") else f"{len(asked)} targets" if len(asked) > 1 else ""
-    found = None if what else load_data(run)
-    if found is None or found.targets:
-        what = what or f"{len(found.targets)} targets"  # type: ignore[union-attr]
+    """The data of a run, for a command that takes one target for each row."""
+    found = load_data(run)
+    if found.targets or found.task == "segmentation":
+        what = f"{len(found.targets)} targets" if found.targets else "masks"
         raise ValueError(
             f"{command}: takes data with one target for each row, but {run.data} has {what}. Use pluribus train."
         )

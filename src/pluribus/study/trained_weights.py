@@ -46,10 +46,7 @@ def _check_fit(stored: Mapping[str, Any], model: nn.Module) -> None:
     shapes = {name: (tuple(named[name].shape), tuple(own[name].shape)) for name in own if name in named}
     other = [f"{name} {found} for {wanted}" for name, (found, wanted) in shapes.items() if found != wanted]
     if len(other) > 1:
-        shown = "; ".join(other[:SHOWN]) + (f" and {len(other) - SHOWN} more" if len(other) > SHOWN else "")
+        shown = "; ".join(other[:6])
         raise ValueError(
             f"{len(other)} tensors differ in shape from the model's: {shown}. Give the model that was trained."
         )
-
-
-SHOWN = 6  # tensors that a message names

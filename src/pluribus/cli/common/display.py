@@ -17,7 +17,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..._common.untrusted import printable
-from ...results.quantities import distance_groups, estimate, format_value, quantity, value
+from ...results.quantities import COSTS as STORED_COSTS
+from ...results.quantities import OOD, SHIFT, distance_groups, estimate, format_value, quantity, value
 from ...results.store import Group, Result
 from ...results.verdict import Verdict
 from ...study.folder import Outcome, training_folder
@@ -34,8 +35,11 @@ COSTS = {  # relative to the single network, with their headings
     "relative_training": "training",
 }
 
-SPARE = ("disagreement", "relative_parameters", "ece", "cacc", "relative_training", "relative_latency")  # the first go
-KEPT = 3  # of them, which go only after the intervals
+INTERVALS = "intervals"
+SPARE = (  # what a narrow table leaves out, from the first to go
+    *("disagreement", "relative_parameters", "ece"),
+    *(INTERVALS, "cacc", "relative_training", "relative_latency"),
+)
 MAIN = ("mean_iou", "accuracy", "rmse", "nll")  # whose spread is shown in a narrow table too
 
 
@@ -144,6 +148,7 @@ def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterat
 def show_tables(found: Sequence[Verdict]) -> None:
     """Write the table of each data set, as wide as the terminal."""
     for table in result_tables(found, (console := screen()).width):
+        console.print()
         console.print(table)
 
 
@@ -183,20 +188,16 @@ def _as_cascade(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fitting(groups: list[Group], verdict: Verdict, width: int) -> Table:
-    """The table with as much as fits: first some columns go, then intervals, then the others that can be spared."""
+    """The table with as much as fits."""
     known = [name for name in (*METRICS, *COSTS) if any(math.isfinite(estimate(one, name).value) for one in groups)]
-    spare, shown, exact = [name for name in SPARE if name in known], list(known), True
-    while True:
-        hidden = [COSTS.get(name) or quantity(name).title for name in known if name not in shown]
-        table = _table(groups, verdict, shown, exact, hidden)
-        if Console(width=1000).measure(table).maximum <= width or not (spare or exact):
-            return table
-        if exact and len(spare) <= KEPT:
-            exact = False
-        elif spare:
-            shown.remove(spare.pop(0))
-        else:
-            exact = False
+    for number in range(len(SPARE) + 1):
+        gone = SPARE[:number]
+        shown = [name for name in known if name not in gone]
+        hidden = [COSTS.get(name) or quantity(name).title for name in known if name in gone]
+        table = _table(groups, verdict, shown, INTERVALS not in gone, hidden)
+        if Console(width=1000).measure(table).maximum <= width:
+            break
+    return table
 
 
 def _table(groups: list[Group], verdict: Verdict, names: Sequence[str], exact: bool, hidden: Sequence[str]) -> Table:
@@ -272,9 +273,7 @@ def as_json(outcome: Outcome, found: Sequence[Verdict], **more: Any) -> str:
 
 
 def _all_names(group: Group) -> list[str]:
-    names = [*group.record["metrics"], "cacc", "cnll", "cece", "auroc", "aupr", "fpr95", "parameters", "mult_adds"]
-    names += ["memory", "latency", "latency_1", *COSTS, "relative_latency_1", "plain_latency", "training"]
-    names += ["unfrozen_mult_adds", "unfrozen_latency"]
+    names = [*group.record["metrics"], *SHIFT, *OOD, *STORED_COSTS, "training"]
     return [name for name in names if any(math.isfinite(value(run, name)) for run in group.runs)]
 
 

@@ -15,8 +15,6 @@ from ...results.store import Group
 from ...uncertainty import metrics
 from ...uncertainty.resampling import Interval
 from ..figure import (
-    SMALL,
-    SMALL_MARGIN,
     Curve,
     Figure,
     Panel,
@@ -29,11 +27,9 @@ from ..figure import (
     legend,
     small_chart,
 )
-from ..svg import HUES, Axis, Chart
+from ..svg import HUES, Axis
 from .intervals import IntervalRow, row_chart
 from .landscape import diversity_chart, heat_map
-
-STRONG, WEAK = 0.8, 0.5  # rank correlations at least so high, and less than that, are put into words
 
 
 def uncertainty_parts_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
@@ -79,16 +75,9 @@ def _say(shown: dict[str, Interval]) -> str:
     """What was found, and what others found."""
     means = {label: interval.value for label, interval in shown.items()}
     least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-    span = (
-        f"from {means[least]:.2f} ({least}) to {means[most]:.2f} ({most})" if least != most else f"{means[least]:.2f}"
-    )
-    words = "for some methods they are nearly one signal, for others less so"
-    if means[least] >= STRONG:
-        words = "both rank the examples alike, so they are nearly one signal"
-    elif means[most] < STRONG:
-        words = "they partly overlap" if means[most] >= WEAK else "they rank the examples quite differently"
+    upper = f" to {means[most]:.2f} ({most})" if least != most else ""
     others = "Mucsányi et al. (2024) found no method that separates the two in practice."
-    return f"Found here: {span}; {words}. {others}"
+    return f"Found here: {means[least]:.2f} ({least}){upper}. {others}"
 
 
 def reliability_chart(groups: Sequence[Group], styles: Styles) -> Figure | None:
@@ -236,7 +225,7 @@ def _scatter(group: Group, style: int) -> str:
     target, mean = (np.ravel(columns[f"test/{name}"]) for name in ("target", "mean"))
     chosen = np.random.default_rng(0).permutation(len(target))[:SHOWN]
     both = finite_range([*target[chosen], *mean[chosen]])
-    chart = Chart(Axis(*both, ticks=4), Axis(*both, ticks=4), size=SMALL, margin=SMALL_MARGIN, font=12)
+    chart = small_chart(Axis(*both, ticks=4), Axis(*both, ticks=4))
     chart.axes("true")
     chart.line([(both[0], both[0]), (both[1], both[1])], None, "line diagonal")
     ends = [columns.get(f"test/{end}") for end in ("lower", "upper")]
