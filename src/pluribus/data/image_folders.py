@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .._common.optional import require
 from .._common.untrusted import open_file
-from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
+from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split
 from .source import ImageParts, Request, argument_path, list_names, missing_error, reading
 from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
@@ -75,12 +75,13 @@ def read_imagenet_c(request: Request, path: Path) -> ImageParts:
     severities = sorted(at for at in path.glob("**/1") if at.is_dir())
     if not severities:
         raise missing_error(request, ["gaussian_noise/1"], path)
+    notes = list[str]()
     shifted, classes = {}, _class_names(list_images(severities[0], []))
     for first in severities:
         levels = [at for at in sorted(first.parent.iterdir()) if at.is_dir() and at.name.isdigit()]
-        parts = [build_parts(request, at, {"test": list_images(at, [])}, [], classes) for at in levels]
+        parts = [build_parts(request, at, {"test": list_images(at, notes)}, notes, classes) for at in levels]
         shifted[first.parent.name] = [part.rows for part in parts]
-    return ImageParts(classes=classes, shifted=shifted)
+    return ImageParts(classes=classes, shifted=shifted, notes=notes)
 
 
 def read_tiny_imagenet(request: Request, path: Path) -> ImageParts:
@@ -401,8 +402,6 @@ def resize_and_crop(image: Any, shape: Shape) -> Tensor:
     """An image whose short side is resized and whose centre is cut out."""
     _, height, width = shape
     image = _as_bytes(image, shape[0])
-    top, bottom, left, right = part_in_view(image.height, image.width, height, width)
-    image = image.crop((left, top, right, bottom))
     new_height, new_width = covering_size(image.height, image.width, height, width)
     image = image.resize((new_width, new_height), _pillow().Resampling.BILINEAR)
     left, top = (new_width - width) // 2, (new_height - height) // 2
