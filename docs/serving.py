@@ -1,6 +1,6 @@
-"""Draws the chart of docs/serving.md and prints its table: python docs/serving.py [FOLDER of benchmarks/serving.py].
+"""Draws the chart of cascades in docs/deploy.md and prints its table: python docs/serving.py [FOLDER of results].
 
-With a folder its results replace those stored of the same data and method first.
+With a folder of benchmarks/serving.py, its results first replace those stored of the same data and method.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """In production: answer only what is safe to answer, and notice when the inputs change.
 
 You learn: `pb.abstain` chooses a threshold of uncertainty so that the error of what is answered is at most 2 %, with
-95 % confidence; the promise holds for inputs like those it was chosen on. When the inputs change, fewer are answered:
-watch that share, for it needs no labels.
+95 % confidence; the guarantee covers inputs like those it was chosen on. When the inputs change, fewer are answered:
+monitor that share, which needs no labels.
 """
 
 import torch

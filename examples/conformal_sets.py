@@ -1,7 +1,7 @@
-"""Sets of classes that hold the true one as often as you ask, whatever the network is worth.
+"""Sets of classes that contain the true one as often as you ask, however good the network is.
 
 You learn: `pb.conformal` takes labelled data that the network has not seen and a coverage, and gives each new input
-the smallest set of classes that keeps the promise: one class if the input is clear, several if it is not. Draws
+the smallest set of classes that keeps the guarantee: one class if the input is clear, several if it is not. Draws
 `conformal_sets.png`: inputs with the largest sets.
 """
 

@@ -1,6 +1,6 @@
-"""Four members beside one frozen transformer: what a LoRA ensemble owns, stores and gains.
+"""Four members on one frozen transformer: what a LoRA ensemble owns, stores and gains.
 
-You learn: `pb.lora` leaves every weight of a trained network as it is and gives each member thin matrices beside its
+You learn: `pb.lora` leaves every weight of a trained network as it is and gives each member thin matrices next to its
 attention; `pb.save` stores only those, with the hash of the network that they belong to. The network has learned
 upright digits; the ensemble learns from 200 mirrored ones.
 """

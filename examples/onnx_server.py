@@ -1,4 +1,4 @@
-"""A web server for the exported file, under load from eight threads: no Pluribus and no PyTorch in it.
+"""A web server for the exported file, under load from eight threads, without Pluribus or PyTorch.
 
 You learn: `pb.export` writes one ONNX file that gives label, confidence and uncertainties; `onnxruntime` runs it from
 many threads at once. It is a cascade: `members` says how many networks each row needed. The server answers JSON on the

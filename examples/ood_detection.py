@@ -1,8 +1,8 @@
-"""Which inputs are none of the classes? Digits are the training data, letters and noise come from outside.
+"""Which inputs belong to none of the classes? Digits are the training data; letters and noise are OOD data.
 
 You learn: `predict` gives every input scores of uncertainty, and `pb.ood` says how well each one separates outside
-inputs from test data: AUROC (1 is perfect, 0.5 is chance) and FPR95 (how many digits are turned away where 95 % of
-the outside inputs are found). Draws `ood_detection.png`.
+inputs from test data: AUROC (1 is perfect, 0.5 is chance) and FPR95 (the share of digits that are rejected when 95 % of
+the outside inputs are detected). Draws `ood_detection.png`.
 """
 
 import matplotlib.pyplot as plt

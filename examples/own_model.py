@@ -1,7 +1,7 @@
 """Any `nn.Module` becomes an ensemble in one line: here a network of your own, four methods, one table.
 
-You learn: how a method takes your model (`explain()` says what it did with it), how `pb.fit` trains it as the
-method's paper does, and what each costs and gives.
+You learn: how a method converts your model (`explain()` describes the result), how `pb.fit` trains it as in the
+method's paper, and what each costs and gains.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""Git re-basin of any model: two networks in one order of hidden units.
+"""Git re-basin of any model: aligns the hidden units of two networks.
 
-You learn: `ls.permutations` finds which units of *your* network may change places, `ls.align` puts those of one
-network into the order of another without changing its function, and most of the ridge between them goes away. Draws
+You learn: `ls.permutations` finds which units of *your* network can be permuted, `ls.align` permutes those of one
+network to match another without changing its function, and most of the ridge between them goes away. Draws
 `rebasin.png`.
 """
 

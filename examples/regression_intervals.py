@@ -1,8 +1,8 @@
-"""A regression that says how far it may be off, where there are data and where there are none.
+"""A regression with intervals that are right where there are data, and wide where there are none.
 
 You learn: a network with two outputs predicts a mean and a variance (`task = "gaussian"`); an ensemble adds what its
-members disagree about, so that its intervals widen where no data were. `pb.conformal` makes their coverage hold on
-data like the validation data. Draws `regression_intervals.png`.
+members disagree about, so that its intervals widen where there were no data. `pb.conformal` guarantees their coverage
+on data like the validation data. Draws `regression_intervals.png`.
 """
 
 import matplotlib.pyplot as plt

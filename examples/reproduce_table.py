@@ -1,8 +1,8 @@
 """Does a paper's table hold? Table 10 of Packed-Ensembles, counted again.
 
-You learn: `pluribus reproduce ITEM` recomputes a table or a figure of the four papers, puts our figures beside the
-printed ones and judges the claim; `--json` is for scripts. Parameters and mult-adds are counted exactly: nothing is
-trained. At `--scale smoke`, half of the rows are counted.
+You learn: `pluribus reproduce ITEM` recomputes a table or a figure of the four papers, compares our numbers with the
+printed ones and gives a verdict on the claim; `--json` is for scripts. Parameters and mult-adds are counted exactly:
+nothing is trained. At `--scale smoke`, half of the rows are counted.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Every pixel with its own uncertainty: digits in a scene, and an object that is none of them.
+"""Uncertainty for every pixel: digits in a scene, and an object that is not a digit.
 
 You learn: an ensemble of a dense network needs nothing special; `predict` gives (batch, height, width). Uncertainty
-lies along edges, on digits that touch or are hard to read, and on what training has never shown: a letter, which is
-given some label nevertheless. Draws `segmentation.png`.
+lies along edges, on digits that touch or are hard to read, and on what was never in the training data: a letter, which
+still gets some label. Draws `segmentation.png`.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """A transformers text classifier as an ensemble, in transformers' own pipeline, with uncertainties.
 
 You learn: `EnsembleForSequenceClassification` and `EnsembleTrainer` put any ensemble where transformers expects a
-model. The texts are real and installed already: first sentences of the documentation of torch and of numpy, and the
-question is whose a sentence is. Nothing is downloaded, so the small BERT starts from random weights; yours would come
-from `AutoModelForSequenceClassification.from_pretrained(FOLDER, num_labels=2)`.
+model. The texts are real and installed already: first sentences of the documentation of torch and of numpy; the
+class is the library. Nothing is downloaded, so the small BERT starts from random weights; yours would come from
+`AutoModelForSequenceClassification.from_pretrained(FOLDER, num_labels=2)`.
 """
 
 import inspect

@@ -197,7 +197,7 @@ QUESTIONS = {
     "how to serve": ("Deploying", "Serve it", "ThreadingHTTPServer"),
     "how to add a method": ("Contributing", "Adding a method", "one entry of METHODS"),
     "which options compare has": ("Commands", "pluribus compare", "--seeds"),
-    "whether the numbers can be trusted": ("Reproducing the papers", "What counts against us", "not run"),
+    "whether the numbers can be trusted": ("Reproducing the papers", "Limits of the evidence", "not run"),
 }
 
 

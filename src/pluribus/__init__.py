@@ -1,4 +1,4 @@
-"""Out of many networks, one: efficient ensembles from any PyTorch model, and what their uncertainty is worth.
+"""Out of many networks, one: efficient ensembles from any PyTorch model, with uncertainty you can measure.
 
 The public names are listed once, in `__init__.pyi`, where editors and type checkers read them. Each is imported on
 its first use, so that `import pluribus` costs next to nothing.

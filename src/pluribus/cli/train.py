@@ -40,7 +40,7 @@ def train_command(
         float, typer.Option(help="How often sets and intervals contain the truth.", min=0, max=1)
     ] = 0.9,
     cascade: Annotated[
-        bool, typer.Option("--cascade", help="Answer each row with as many members as it needs (docs/serving.md).")
+        bool, typer.Option("--cascade", help="Answer each row with as many members as it needs (docs/deploy.md).")
     ] = False,
     margin: Annotated[
         float, typer.Option(help="With --cascade: how much accuracy it may lose.", min=0.0001, max=0.5)

@@ -1,4 +1,4 @@
-"""Data to train on and to be judged by: `load` gives any of `DATA`, a folder, a table or an archive as a `Data`."""
+"""Data to train and evaluate on: `load` reads any of `DATA`, a folder, a table or an archive as a `Data`."""
 
 from .catalogue import DATA, Data, Source, Split, data_folder, encoded, load
 

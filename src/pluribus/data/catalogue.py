@@ -194,7 +194,7 @@ def _read_images(request: Request, source: Any) -> ImageParts:
     paths = [source] if isinstance(source, str | Path) else list(source)
     absent = [str(path) for path in paths if not Path(path).exists()]
     if absent or not paths:
-        raise FileNotFoundError(f"encoded: looked for {', '.join(absent) or 'images'}, which are not there.")
+        raise FileNotFoundError(f"encoded: not found: {', '.join(absent) or 'images'}.")
     first = Path(paths[0])
     if first.is_dir():
         return folders.read_variant(request, first)

@@ -170,9 +170,9 @@ def first_existing(folder: Path, names: Sequence[str]) -> Path | None:
 def missing_error(request: Request, names: Sequence[str], folder: Path | None = None) -> FileNotFoundError:
     """The error to raise when none of these files is there."""
     looked = " or ".join(f'"{name}"' for name in names)
-    source = f"Get it from {request.page} and put it there" if request.page else "Put it there"
+    source = f"Download it from {request.page} and put it there" if request.page else "Put it there"
     return FileNotFoundError(
-        f"{request.spec}: looked for {looked} in {folder or request.folder}, which is not there. {source}, or say "
+        f"{request.spec}: {looked} not found in {folder or request.folder}. {source}, or say "
         f"where it is with folder= (command line: --data-dir) or the environment variable {FOLDER_VARIABLE}."
     )
 
@@ -214,8 +214,8 @@ def argument_path(request: Request) -> Path:
     for candidate in (path, request.folder / path):
         if candidate.exists():
             return candidate.absolute()
-    places = str(path.absolute()) if path.is_absolute() else f"{path.absolute()} and {request.folder / path}"
-    raise FileNotFoundError(f"{request.spec}: looked for {places}, which is not there. Check the path.")
+    places = str(path.absolute()) if path.is_absolute() else f"{path.absolute()} or {request.folder / path}"
+    raise FileNotFoundError(f"{request.spec}: {places} not found. Check the path.")
 
 
 def list_names(names: Sequence[str], most: int = 100) -> str:

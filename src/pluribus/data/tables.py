@@ -98,7 +98,7 @@ def load_uci(request: Request) -> TableParts:
     if folder is None:
         here = f" There are: {', '.join(known)}." if known else ""
         raise FileNotFoundError(
-            f'{request.spec}: looked for "data.txt" in {root / request.argument}, which is not there.{here} Get the '
+            f'{request.spec}: "data.txt" not found in {root / request.argument}.{here} Download the '
             f"data sets from {UCI_PAGE}, and choose one, as in uci:concrete."
         )
     splits = int(_read_numbers(folder / "n_splits.txt", 1001)[0])
@@ -325,12 +325,12 @@ def _embeddings() -> Any:
 
 
 def _scale(column: dict[str, Any], numbers: np.ndarray) -> np.ndarray:
-    """Numbers in standard deviations from the mean, as normal scores, or in bins: (rows) or (rows, bins)."""
+    """Numbers in standard deviations from the mean, as normal scores, or in bins: (rows, 1) or (rows, bins)."""
     scaled = (numbers - column["mean"]) / column["std"]
     if "bins" in column:
         bins = torch.tensor(column["bins"], dtype=torch.float64)
         return _embeddings().PiecewiseLinearEncoding([bins])(torch.from_numpy(scaled)[:, None]).numpy()
-    return np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled
+    return (np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled)[:, None]
 
 
 def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
@@ -482,7 +482,7 @@ def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
         _check_readable(column, values, ~known & (values.notna() & ~values.isin(NO_VALUE)).to_numpy())
-    scaled = _scale(column, np.where(known, numbers, column["mean"])).reshape(len(numbers), -1)
+    scaled = _scale(column, np.where(known, numbers, column["mean"]))
     if "knots" in column:
         scaled[~known] = 0.0
     return np.concatenate([scaled, ~known[:, None]], axis=1) if column["missing"] else scaled

@@ -113,7 +113,7 @@ def choose(
 
 @dataclass(frozen=True)
 class CascadeReport:
-    """What a cascade promises and costs, from validation rows that did not propose its thresholds.
+    """The guarantee and the cost of a cascade, from validation rows that did not propose its thresholds.
 
     Args:
         promise: "risk" or "margin"; `asked`, its value; `bound`, what the rows allow at the `confidence`

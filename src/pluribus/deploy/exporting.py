@@ -42,7 +42,7 @@ LIMIT = 2**31 - 2**24  # bytes that a protobuf file can hold, with room for the 
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and how it was checked.
+    """The result of `pb.export`: the file, and how it was checked.
 
     Args:
         path: the file
@@ -220,7 +220,7 @@ def _check_example(ensemble: nn.Module, example: Any, format: str, dynamic: bool
     if isinstance(ensemble, Cascade) and (format != "onnx" or not dynamic):
         raise ValueError(
             "export: a cascade is written as .onnx with a batch of any size. For another runtime, export each of "
-            "cascade.stages and gather the rows that go on, as docs/serving.md shows."
+            "cascade.stages and gather the rows that go on, as docs/deploy.md shows."
         )
     batch = as_batch(example)
     if not tensors_of(batch) or not rows_of(batch):

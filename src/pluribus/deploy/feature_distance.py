@@ -95,7 +95,7 @@ def feature_distance(
     batch_size: int = ROWS,
     seed: int = 0,
 ) -> FeatureDistance:
-    """How far inputs are from the training rows, in what the last layer of a trained network reads.
+    """How far inputs are from the training rows in the features that the last layer of a trained network reads.
 
     "neighbours" is the distance to the k-th nearest training row, features scaled to length 1 (Sun et al., ICML 2022).
     "mahalanobis" is the distance to the nearest class mean under one covariance of all classes (Lee et al., NeurIPS

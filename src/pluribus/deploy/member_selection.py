@@ -27,7 +27,7 @@ EXPONENTS = np.linspace(0.3, 2.0, 35)
 
 
 def select(ensemble: Ensemble, validation: Any, size: int | None = None, *, seed: int = 0) -> Ensemble:
-    """The members that are worth running, the most useful first, each with as many votes as it was chosen.
+    """The members worth running, the most useful first, each with one vote for every time it was chosen.
 
     Members are added one at a time, the same one again if that is best, so that the likelihood of the validation rows
     grows the most (Caruana et al., 2004). What is expected of each size is measured out of fold: chosen on four fifths
@@ -73,7 +73,7 @@ def select(ensemble: Ensemble, validation: Any, size: int | None = None, *, seed
 
 @dataclass(frozen=True)
 class Selection:
-    """What `pb.select` found.
+    """The result of `pb.select`.
 
     Args:
         members: the numbers of the members kept, in the order in which they were chosen; `votes`, how often each was

@@ -69,7 +69,7 @@ LARGEST_BATCH = 2**24  # numbers: of large images fewer are predicted at once
 
 @dataclass
 class Predictor:
-    """An ensemble that answers for files: `save` writes it to a folder, `load_predictor` reads it back.
+    """A trained ensemble that predicts from files: `save` writes it to a folder, `pb.open` reads it back.
 
     Args:
         record: plain values: the network, the shape of a row, classes, encoding, threshold, figures; for an upgraded
@@ -101,7 +101,7 @@ class Predictor:
 
     @property
     def conformal(self) -> Conformal | None:
-        """The sets or intervals that hold the truth as often as promised; None where nothing was."""
+        """The sets or intervals with guaranteed coverage; None if there are none."""
         found = self.record.get("conformal")
         if found is None:
             return None

@@ -179,7 +179,7 @@ class Trajectory(Networks):
 
 @dataclass(frozen=True)
 class Course:
-    """What one member of an ensemble said along training, where it may be no network of its own.
+    """What one member of an ensemble predicted during training, even if it is not a separate network.
 
     Shapes:
         answers: (checkpoints, rows, classes), logarithms of probabilities; in regression (checkpoints, rows, ...)

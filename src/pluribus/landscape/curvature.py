@@ -24,7 +24,7 @@ Product = Callable[[Tensor], Tensor]  # of a symmetric matrix with a vector
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What is known of the Hessian of the mean loss at one network.
+    """Eigenvalues, trace and density of the Hessian of the mean loss at one network.
 
     Shapes:
         values: (top), the largest eigenvalues, the largest first

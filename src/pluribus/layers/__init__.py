@@ -1,4 +1,4 @@
-"""Layers for networks of one's own, in the form that the papers describe.
+"""Layers for your own networks, in the form that the papers describe.
 
 Packed layers hold their members side by side in the channels; masked layers and those of BatchEnsemble take members as
 rows of one batch. All are plain modules. `pb.packed`, `pb.masksembles` and `pb.batch_ensemble` convert a whole model.

@@ -1,4 +1,4 @@
-"""Every way to make an ensemble. A method is one function, (model, size, ...) -> Ensemble, and a line in `METHODS`.
+"""The methods that make an ensemble. A method is one function, (model, size, ...) -> Ensemble, and a line in `METHODS`.
 
 No method changes the model that it is given. Patterns (`where`, `branch`) are regular expressions that match whole
 parts of the dotted module names; `example` is what one call of the model takes.

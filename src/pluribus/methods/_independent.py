@@ -28,7 +28,7 @@ from .model_comparison import find_difference
     },
 )
 def single(model: nn.Module) -> Ensemble:
-    """One member, with the weights that are given: the baseline, so that everything else works on it too.
+    """One member with the given weights: the single network as an ensemble, for use as a baseline.
 
     Shapes:
         output of the ensemble: (1, batch, *outputs)

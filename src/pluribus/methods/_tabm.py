@@ -59,7 +59,7 @@ def tabm(
     example: Any = None,
     generator: torch.Generator | None = None,
 ) -> Ensemble:
-    """Shared weights, scaled by vectors of each member's own, under a head of its own (TabM, Gorishniy et al., 2025).
+    """Shared weights scaled by per-member vectors, and a head for each member (TabM, Gorishniy et al., 2025).
 
     Hidden layers compute y = ((x * r) W) * s + b as in BatchEnsemble, but only the first r is random: all other
     vectors start at one. In training every member sees every row, in one pass; the loss is the mean over members.

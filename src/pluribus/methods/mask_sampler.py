@@ -25,7 +25,7 @@ def masks(
     capacity: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Give a binary mask per member: equal numbers of ones, every channel used, all such sets equally likely.
+    """A binary mask per member: equal numbers of ones, every channel used, all such sets equally likely.
 
     Shapes: the masks are (members, width), zeros and ones of torch's default dtype, on the CPU.
 

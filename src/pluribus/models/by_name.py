@@ -209,7 +209,7 @@ def _hugging_face(path: str, shape: tuple[int, ...], outputs: int, width: float,
     """The network in a folder; a head that it has is kept, otherwise one is drawn. Code in the folder is never run."""
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"model: hf:{path} must be a folder with config.json, which is not there.")
+        raise FileNotFoundError(f"model: hf:{path} must be a folder with config.json, but there is none.")
     if len(shape) != 1 or width != 1 or dropout is not None:
         raise ValueError(f"model: hf:{path} takes texts (--data text:FILE), and keeps its own width and dropout.")
     try:

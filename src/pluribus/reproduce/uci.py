@@ -114,8 +114,8 @@ def check_tables(scale: str, data: Path | None) -> None:
     absent = [name for name, at in places.items() if not any((one / "data.txt").is_file() for one in at)]
     if absent:
         raise FileNotFoundError(
-            f"reproduce: looked for {', '.join(absent)} (each a folder with data.txt and index_train_0.txt to "
-            f"index_test_19.txt) in {root}, which are not there. Get them from {UCI_PAGE}, and say where they are with "
+            f"reproduce: not found in {root}: {', '.join(absent)} (folders with data.txt and index_train_0.txt to "
+            f"index_test_19.txt). Get them from {UCI_PAGE}, and say where they are with "
             "--data-dir; or try --scale smoke, which needs no files."
         )
 

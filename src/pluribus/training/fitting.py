@@ -39,7 +39,7 @@ LAST = "last.ckpt"
 
 @dataclass
 class History:
-    """What training gave: a row of figures for each epoch, and the epoch whose weights were kept.
+    """The result of training: a row of metrics for each epoch, and the epoch whose weights were kept.
 
     Args:
         rows: {"epoch", "lr", "loss", "validation_accuracy", ...} for each epoch

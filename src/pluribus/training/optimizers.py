@@ -23,7 +23,7 @@ def optimizer_of(ensemble: Ensemble, build: Callable[[Groups], torch.optim.Optim
 
 
 class PerMember(torch.optim.Optimizer):
-    """Any optimizer, once for each member: what it sees is what it would see in separate training.
+    """Any optimizer, run once for each member on that member's parameters, as in separate training.
 
     Optimizers that look at a whole tensor (LAMB, LARS: the norm of a layer), or at all of them (a global norm), would
     see all members as one. Shared parameters have an optimizer of their own.

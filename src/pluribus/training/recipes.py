@@ -12,7 +12,7 @@ from .._common.names import say_unknown
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that training needs beside the ensemble and the data.
+    """All settings of training: everything except the ensemble and the data.
 
     >>> RECIPES["packed/cifar10/resnet18"].schedule
     {'name': 'multistep', 'milestones': [25, 50], 'factors': 0.1}

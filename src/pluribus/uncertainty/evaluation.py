@@ -27,7 +27,7 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     ignore: int | None = None,
 ) -> dict[str, float]:
-    """Every metric that the prediction allows, or those named, by name; `METRICS` says which way each is better.
+    """Every metric that applies to the prediction, or those named, by name; `METRICS` says whether higher is better.
 
     Without targets: what needs none, such as entropy, mutual information and disagreement.
 
@@ -127,7 +127,7 @@ def shift(
 def answered(
     prediction: Classification | Summary, target: Target, answers: Tensor, *, among: Literal["all", "known"] = "all"
 ) -> Tensor:
-    """Whether the label is one of those that count as right, where the targets are classes of another set: (batch).
+    """Whether each label is one of those that count as right, for targets from another set of classes: (batch).
 
     Args:
         prediction: of all classes that the network knows

@@ -38,7 +38,7 @@ class Tried:
 
 @dataclass
 class Upgrade:
-    """A trained network, upgraded; `print(upgraded)` says what was gained.
+    """The result of `pb.upgrade`; `print(upgraded)` shows what was gained.
 
     `upgraded.predict(x)` gives the calibrated prediction and `upgraded.sets(x)` or `upgraded.intervals(x)` what holds
     the truth with the promised probability.

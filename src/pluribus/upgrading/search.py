@@ -73,7 +73,7 @@ def upgrade(
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Upgrade:
-    """The best ensemble that keeps the weights of a trained network, calibrated and frozen, and what it is worth.
+    """The best ensemble that keeps the weights of a trained network, calibrated and frozen, with its measured gain.
 
     Every way starts near the network, is judged as it starts and after fine-tuning, each time with its scale fitted
     (temperature; in regression the variance), and the one with the lowest held-out NLL is set against the network

@@ -48,7 +48,7 @@ class Cost:
 
 
 def cost(model: nn.Module, x: Any) -> Cost:
-    """What a network or an ensemble costs when it predicts.
+    """The cost of one prediction of a network or an ensemble.
 
     Counted are the mult-adds of every convolution, matrix product, attention and recurrence that runs in eval
     mode, divided by the rows of `x`; what no member of an ensemble owns runs once under vmap. A copy runs, on

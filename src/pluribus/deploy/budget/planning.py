@@ -41,7 +41,7 @@ NEAR = 0.05  # what misses by no more is shown beside what fits
 
 @dataclass(frozen=True)
 class Plan:
-    """What fits a budget, the cheapest first; prints the most promising as a table.
+    """The settings that fit a budget, the cheapest first; `print` shows the most promising as a table.
 
     Args:
         rows: the settings that fit: mult-adds rising, then parameters, then more members first; `forecast` is the NLL

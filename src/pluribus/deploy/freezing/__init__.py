@@ -1,1 +1,1 @@
-"""An ensemble for inference alone: the same outputs by the fewest operations."""
+"""An ensemble for inference only: the same outputs, optimised for speed."""

@@ -70,7 +70,7 @@ class Measured:
     def figures(self) -> list[str]:
         """The figures that are numbers."""
         first = self.rows[0]
-        return [name for name, value in first.items() if isinstance(value, float) and name != "seed"]
+        return [name for name, value in first.items() if isinstance(value, float)]
 
     def values(self, setting: Any, figure: str) -> list[float]:
         """The figure of a setting for every seed."""
@@ -121,7 +121,7 @@ def measure_settings(
     progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Measured:
-    """Every entry, made and trained anew for each seed, and judged on the same data.
+    """Every setting, built and trained for each seed, and evaluated on the same data.
 
     Args:
         entries: functions that make an untrained ensemble, by the name of the setting; what they draw is seeded
@@ -370,7 +370,7 @@ def member_figures(ensemble: Ensemble, data: Any) -> dict[str, float]:
 
 
 def between_members(ensemble: Ensemble, data: Any, points: int = 9, **how: Unpack[Measuring]) -> dict[str, float]:
-    """How good the networks between the members of one network are: are they modes of their own (MIMO, Figure 3)?
+    """How good the networks between the members of one network are: are the members separate modes (MIMO, Figure 3)?
 
     Members are those of `subnetworks`: of MIMO, each while the others read zeros. "alone_accuracy" and
     "alone_disagreement" are theirs; "middle_accuracy" is that of the mean of all; "dip" is the largest fall of the
@@ -432,7 +432,7 @@ def mask_overlap(
     draws: int = 20,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Overlap and size of drawn masks beside their closed forms (Figures 3 and 12).
+    """Overlap and size of drawn masks, with their closed forms (Figures 3 and 12).
 
     Args:
         ones: the paper's M, of every mask
@@ -440,14 +440,14 @@ def mask_overlap(
         seed: of the masks
 
     Shapes:
-        "iou", "size": measured: (sizes, scales, 3), the mean and the ends of its interval over draws; "size" is the
-            width that the masks need, relative to `ones`
+        "iou", "size": measured: (sizes, scales, 3), the mean and the ends of its interval over draws (NaN where all
+            draws are the same); "size" is the width that the masks need, relative to `ones`
         "iou_paper": 1 / (2 S - 1), "iou_exact": the expected value itself: (scales)
         "size_paper": S (1 - (1 - 1/S)^N): (sizes, scales)
 
     >>> found = mask_overlap(sizes=(4,), scales=(1.0, 2.0), ones=16, draws=5)
     >>> found["iou"][0, 0].tolist(), found["iou_paper"].round(3).tolist()
-    ([1.0, 1.0, 1.0], [1.0, 0.333])
+    ([1.0, nan, nan], [1.0, 0.333])
     """
     ones, draws = check_whole("mask_overlap", "ones", ones), check_whole("mask_overlap", "draws", draws)
     generator = torch.Generator().manual_seed(seed)
@@ -569,7 +569,7 @@ def mask_grid(
     where: str | None = None,
     **options: Any,
 ) -> Measured:
-    """Every overlap with every capacity, beside one network, MC-Dropout and independent ones (Figure 7).
+    """Every overlap with every capacity, and one network, MC-Dropout and independent networks (Figure 7).
 
     Settings are "single", "mc_dropout", "deep" and "S 2, M 1" for a scale of 2 and a capacity of 1.
 
@@ -656,7 +656,7 @@ def packing(
     min_channels: int = 64,
     **options: Any,
 ) -> Measured:
-    """Packed-Ensembles for every alpha, gamma and M, beside one network and independent ones (Figures 6, 7; Table 5).
+    """Packed-Ensembles for every alpha, gamma and M, and one network and independent ones (Figures 6, 7; Table 5).
 
     Settings are "single", "deep", with the first size, and "alpha 2, gamma 1, M 4".
 
@@ -689,7 +689,7 @@ def packing(
 
 
 def ood_criteria(measured: Measured, figure: str = "auroc") -> dict[str, dict[str, Interval]]:
-    """How well each criterion notices outside data: {setting: {criterion: interval}} (Table 6).
+    """How well each criterion detects outside (OOD) data: {setting: {criterion: interval}} (Table 6).
 
     Args:
         measured: what `packing` or `measure_settings` gave with outside data

@@ -21,7 +21,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128) -> Module:
-    """The module itself, whose normalisation layers have the running statistics of `data`, estimated anew.
+    """Re-estimate the running statistics of the module's normalisation layers on `data`, in place; returns the module.
 
     Every batch counts by its rows; dropout is off. A module without such layers stays as it is, and `data` unread.
 

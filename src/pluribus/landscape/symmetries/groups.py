@@ -54,7 +54,7 @@ class DimensionPart:
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """Units that may change places together.
+    """Hidden units that can be permuted.
 
     Args:
         number: its place in `Groups`
