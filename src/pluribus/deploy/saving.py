@@ -84,10 +84,9 @@ def load(
     True
     """
     header, tensors = _read(Path(path), device)
-    if not isinstance(model, (list, tuple)):  # before anything is allocated that the file only claims
-        builder = not isinstance(model, nn.Module)
-        bare = model if builder else duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
-        with torch.device("meta"):
+    if isinstance(model, nn.Module):
+        bare = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
+        with torch.device("meta"):  # before anything is allocated that the file only claims
             _check_fit(header, _build(header, bare), tensors)
     with ThreadPoolExecutor(1) as pool:  # it takes the time of a copy to read all, and meanwhile the rest goes on
         checked = pool.submit(check_digest, Path(path), note=True)
