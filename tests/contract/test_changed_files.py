@@ -9,6 +9,7 @@ import fakes
 import numpy as np
 import pytest
 import torch
+from good_folders import make_tokenizer
 from torch import nn
 
 import pluribus as pb
@@ -126,6 +127,28 @@ def _shared(name):
     return write_folder
 
 
+def _language_model(name):
+    def write_folder(folder):
+        transformers = pytest.importorskip("transformers")
+        from pluribus.integrations.huggingface import EnsembleForCausalLM
+
+        special = {"bos_token_id": 0, "eos_token_id": 1}
+        config = transformers.GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=2, n_positions=16, **special)
+        tokenizer = make_tokenizer(16)
+        tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} was said.{% endfor %}"
+        ensemble = pb.deep(transformers.GPT2LMHeadModel(config), 2)
+        EnsembleForCausalLM(ensemble, tokenizer).save_pretrained(folder / "sent")
+        (folder / "file").symlink_to(folder / "sent" / name)
+
+        def answers():
+            model = EnsembleForCausalLM.from_pretrained(folder / "sent")
+            return model.generation_config.to_dict(), model.tokenizer.chat_template
+
+        return answers
+
+    return write_folder
+
+
 KINDS = {
     "what pb.save wrote": _weights,
     "the weights of a trained folder": _trained_folder(WEIGHTS),
@@ -140,6 +163,8 @@ KINDS = {
     "the configuration of a Hub folder": _shared("config.json"),
     "the tokenizer of a Hub folder": _shared("tokenizer.json"),
     "the digests of a Hub folder": _shared("digests.json"),
+    "how a language model of a Hub folder generates": _language_model("generation_config.json"),
+    "how a language model of a Hub folder talks": _language_model("chat_template.jinja"),
 }
 
 
