@@ -9,7 +9,7 @@ import fakes
 import numpy as np
 import pytest
 import torch
-from good_folders import make_tokenizer
+from good_folders import WORDS, make_tokenizer
 from torch import nn
 
 import pluribus as pb
@@ -108,13 +108,11 @@ def _shared(name):
         transformers = pytest.importorskip("transformers")
         from pluribus.integrations.huggingface import EnsembleForSequenceClassification as Shared
 
-        sizes = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        sizes = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = transformers.BertConfig(intermediate_size=8, num_labels=3, **sizes)
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
-        tokenizer = transformers.BertTokenizer(vocab={word: i for i, word in enumerate(words)})
         torch.manual_seed(0)
         ensemble = pb.multihead(transformers.BertForSequenceClassification(config), 2)
-        Shared(ensemble, tokenizer).save_pretrained(folder / "sent")
+        Shared(ensemble, make_tokenizer(12)).save_pretrained(folder / "sent")
         (folder / "file").symlink_to(folder / "sent" / name)
 
         def answers():

@@ -20,7 +20,7 @@ from torch import Tensor
 from .._common.optional import require
 from .._common.untrusted import open_file
 from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split
-from .source import ImageParts, Request, argument_path, list_names, missing_error, reading
+from .source import PART_NAMES, ImageParts, Request, argument_path, list_names, missing_error, reading
 from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
@@ -28,7 +28,6 @@ DECODED = 2**28  # bytes of one image when it is decoded
 BLOCK = 2**12  # bytes that are decoded at once; the time is looked at in between
 LARGE = 2**24  # images of more bytes are decoded one at a time
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-TRAINING, VALIDATION, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
 LARGEST_KEPT = 256  # images of one size up to this keep it
 SIZE = 224  # of images that differ in size, or are larger than that
 CHECKED_FIRST = 5_000  # more images than these are checked when they are read, not before
@@ -56,8 +55,7 @@ def read_image_folder(request: Request, path: Path | None = None) -> ImageParts:
 
 def _part_folders(path: Path) -> dict[str, str]:
     here = {child.name.lower(): child.name for child in path.iterdir() if child.is_dir()}
-    names = {"train": TRAINING, "validation": VALIDATION, "test": TEST}
-    found = {part: next((here[name] for name in known if name in here), None) for part, known in names.items()}
+    found = {part: next((here[name] for name in names if name in here), None) for part, names in PART_NAMES.items()}
     train = found["train"]
     if train is None or not any(child.is_dir() for child in (path / train).iterdir()):  # or a class of trains
         return {}

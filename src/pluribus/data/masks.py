@@ -18,9 +18,6 @@ from .._common.trees import IGNORED
 from .._common.untrusted import open_file
 from .dataset import Shape, Split, unlabelled_split
 from .image_folders import (
-    TEST,
-    TRAINING,
-    VALIDATION,
     ImageFiles,
     choose_shape,
     list_images,
@@ -28,7 +25,7 @@ from .image_folders import (
     stretch,
     take_readable,
 )
-from .source import ImageParts, Request, argument_path, list_names
+from .source import PART_NAMES, ImageParts, Request, argument_path, list_names
 
 VOID = 255  # what masks hold where a pixel has no class
 UNKNOWN = -1  # the class of numbers that training has not seen
@@ -62,8 +59,8 @@ def load_masks(request: Request) -> ImageParts:
 
 def list_pairs(request: Request, path: Path, notes: list[str]) -> dict[str, list[tuple[str, str]]]:
     """The images of each part with their masks."""
-    names = {"train": TRAINING, "validation": VALIDATION, "test": TEST}
-    parts = {part: path / name for part, known in names.items() for name in known if (path / name / "images").is_dir()}
+    named = ((part, path / name) for part, names in PART_NAMES.items() for name in names)
+    parts = {part: at for part, at in named if (at / "images").is_dir()}
     parts = parts if "train" in parts else {"train": path}
     return {part: _pairs(request, at, notes) for part, at in parts.items()}
 

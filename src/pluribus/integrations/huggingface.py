@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.optional import require
-from .._common.signed_files import check_folder_digests, sign_folder
+from .._common.signed_files import OTHERS, check_folder_digests, sign_folder
 from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..core.rows import member_layers
@@ -45,7 +45,7 @@ import transformers  # noqa: E402
 from transformers.utils import ModelOutput  # noqa: E402
 
 WEIGHTS = "ensemble.safetensors"
-FILES = ["*.json", "*.txt", "*.model", WEIGHTS]  # of a repository: nothing that could be executed
+FILES = [*(f"*{end}" for end in OTHERS), WEIGHTS]  # of a repository: what is signed, nothing that is code
 
 
 @dataclass
