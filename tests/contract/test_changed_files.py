@@ -9,6 +9,7 @@ import fakes
 import numpy as np
 import pytest
 import torch
+from good_folders import WORDS, make_tokenizer
 from torch import nn
 
 import pluribus as pb
@@ -107,19 +108,39 @@ def _shared(name):
         transformers = pytest.importorskip("transformers")
         from pluribus.integrations.huggingface import EnsembleForSequenceClassification as Shared
 
-        sizes = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        sizes = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = transformers.BertConfig(intermediate_size=8, num_labels=3, **sizes)
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
-        tokenizer = transformers.BertTokenizer(vocab={word: i for i, word in enumerate(words)})
         torch.manual_seed(0)
         ensemble = pb.multihead(transformers.BertForSequenceClassification(config), 2)
-        Shared(ensemble, tokenizer).save_pretrained(folder / "sent")
+        Shared(ensemble, make_tokenizer(12)).save_pretrained(folder / "sent")
         (folder / "file").symlink_to(folder / "sent" / name)
 
         def answers():
             model = Shared.from_pretrained(folder / "sent").eval()
             tokens = model.tokenizer("good film bad")["input_ids"]
             return tokens, model(input_ids=torch.tensor([tokens])).logits, model.config.to_dict()
+
+        return answers
+
+    return write_folder
+
+
+def _language_model(name):
+    def write_folder(folder):
+        transformers = pytest.importorskip("transformers")
+        from pluribus.integrations.huggingface import EnsembleForCausalLM
+
+        special = {"bos_token_id": 0, "eos_token_id": 1}
+        config = transformers.GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=2, n_positions=16, **special)
+        tokenizer = make_tokenizer(16)
+        tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} was said.{% endfor %}"
+        ensemble = pb.deep(transformers.GPT2LMHeadModel(config), 2)
+        EnsembleForCausalLM(ensemble, tokenizer).save_pretrained(folder / "sent")
+        (folder / "file").symlink_to(folder / "sent" / name)
+
+        def answers():
+            model = EnsembleForCausalLM.from_pretrained(folder / "sent")
+            return model.generation_config.to_dict(), model.tokenizer.chat_template
 
         return answers
 
@@ -140,6 +161,8 @@ KINDS = {
     "the configuration of a Hub folder": _shared("config.json"),
     "the tokenizer of a Hub folder": _shared("tokenizer.json"),
     "the digests of a Hub folder": _shared("digests.json"),
+    "how a language model of a Hub folder generates": _language_model("generation_config.json"),
+    "how a language model of a Hub folder talks": _language_model("chat_template.jinja"),
 }
 
 

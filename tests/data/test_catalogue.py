@@ -7,7 +7,6 @@ import pytest
 import torch
 from order import filed
 from PIL import Image
-from places import SHARED
 
 from pluribus.data.catalogue import encoded, load
 from pluribus.data.source import data_folder
@@ -50,6 +49,15 @@ def test_new_images_are_those_of_the_data_again():
     assert data.encoding["mean"] == pytest.approx(data.mean.flatten().tolist())
 
 
+@pytest.mark.parametrize("name", ["iris", "sklearn_digits"])
+def test_training_on_fewer_rows_takes_each_class_alike_and_leaves_the_other_parts(name):
+    whole, some = load(name), load(name, train_rows=30)
+    assert set(some.train.names()) < set(whole.train.names()) and len(some.train) == 30
+    shares = 30 * whole.train.y.bincount() / len(whole.train)
+    assert (some.train.y.bincount() - shares).abs().max() <= 1
+    assert some.test.names() == whole.test.names() and some.validation.names() == whole.validation.names()
+
+
 # ---------------------------------------------------------------- names and places
 
 
@@ -60,39 +68,6 @@ def test_folder_is_the_argument_else_the_variable_else_data(tmp_path, monkeypatc
     monkeypatch.setenv("PLURIBUS_DATA", str(tmp_path / "elsewhere"))
     assert data_folder() == tmp_path / "elsewhere" and data_folder(tmp_path) == tmp_path
     assert data_folder("~/x") == Path.home() / "x"
-
-
-# ---------------------------------------------------------------- real files, where they are at hand
-
-SIZES = {
-    "cifar10": (9000, 1000, 2500),
-    "mnist": (18000, 2000, 5000),
-    "fashion_mnist": (18000, 2000, 5000),
-    "kmnist": (1400, 200, 400),
-    "notmnist": (1400, 200, 400),
-    "svhn": (1750, 250, 500),
-    "textures": (840, 120, 240),
-    "tiny_imagenet": (1680, 240, 480),
-    "tiny_imagenet32": (1680, 240, 480),
-}
-at_hand = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not at hand")
-
-
-@at_hand
-@pytest.mark.parametrize("name", SIZES)
-def test_shared_sets_load_by_name(name):
-    data = load(name, folder=SHARED)
-    assert (len(data.train), len(data.validation), len(data.test)) == SIZES[name]
-    archive = np.load(next(path for path in SHARED.glob("*.npz") if path.stem.startswith(name)))
-    if "x_train" in archive:
-        assert np.array_equal(
-            (filed(data.test)[:][0] * 255).round().byte().squeeze(1).numpy(), first_channels(archive["x_test"])
-        )
-        assert np.array_equal(filed(data.test).y, archive["y_test"])
-
-
-def first_channels(x):
-    return x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
 
 
 @pytest.mark.parametrize("name", ["digits", "sklearn_digits", "iris"])

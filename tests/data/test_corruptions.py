@@ -68,9 +68,6 @@ def test_elastic_transform_of_large_images_is_the_published_one(shares):
         assert abs(ours[row] - theirs).max() <= STEP
 
 
-# ---------------------------------------------------------------- the table and its constants
-
-
 # ---------------------------------------------------------------- bad input
 
 

@@ -144,6 +144,17 @@ def test_corrupted_imagenet_has_severities_of_each_corruption(tmp_path):
     assert data.shifted["fog"][1].y.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_what_corrupted_imagenet_lacks_is_said(tmp_path):
+    imagenet(tmp_path)
+    write(tmp_path / "ImageNet-C" / "fog" / "1", WNIDS, 2)
+    (tmp_path / "ImageNet-C" / "fog" / "1" / WNIDS[0] / "bad.png").write_text("no image")
+    (tmp_path / "ImageNet-C" / "fog" / "1" / "again").symlink_to(WNIDS[0])
+    data = load("imagenet", folder=tmp_path, shifted=["imagenet_c"], broken="skip")
+    assert [len(part) for part in data.shifted["fog"]] == [8]
+    said = " ".join(data.notes)
+    assert "bad.png" in said and "links were left out" in said and "again" in said
+
+
 def test_tiny_imagenet_takes_the_labels_of_its_list(tmp_path):
     root = tmp_path / "tiny-imagenet-200"
     for name in WNIDS:
@@ -240,6 +251,17 @@ def test_a_link_to_a_folder_that_holds_it_is_left_out_and_said(tmp_path):
     assert all(name in data.notes[-1] for name in ("cat/up", "cat/higher", "dog/self", "dog/other"))
 
 
+def test_a_link_between_masks_is_left_out_and_said(tmp_path):
+    for part in ("images", "masks"):
+        (tmp_path / part / "a").mkdir(parents=True)
+        for i in range(12):
+            Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 2).save(tmp_path / part / "a" / f"{i}.png")
+        (tmp_path / part / "again").symlink_to("a")
+    data = load(f"masks:{tmp_path}")
+    assert len(data.train) + len(data.validation) + len(data.test) == 12
+    assert [note.count("again") for note in data.notes] == [1, 1]
+
+
 def test_a_folder_of_links_to_other_places_is_followed_once(tmp_path):
     write(tmp_path / "all", count=5)
     (tmp_path / "some").mkdir()
@@ -250,6 +272,9 @@ def test_a_folder_of_links_to_other_places_is_followed_once(tmp_path):
     assert len(data.train) + len(data.validation) + len(data.test) == 10
 
 
-def test_a_strip_is_resized_without_making_gigabytes(tmp_path):
-    Image.fromarray(np.tile(np.arange(256, dtype=np.uint8), (1, 4000))).save(tmp_path / "strip.png")
-    assert image_folders.decode(tmp_path / "strip.png", (1, 64, 64)).shape == (1, 64, 64)
+def test_a_strip_that_would_be_enlarged_to_gigabytes_is_refused(tmp_path):
+    for width, ending in ((4_000, "short"), (4_000_000, "long")):
+        Image.fromarray(np.zeros((1, width), np.uint8)).save(tmp_path / f"{ending}.png")
+    assert image_folders.decode(tmp_path / "short.png", (1, 64, 64)).shape == (1, 64, 64)
+    with pytest.raises(ValueError, match=r"long\.png.* 4000000x1 pixels is too thin to be resized to 64x64"):
+        image_folders.decode(tmp_path / "long.png", (1, 64, 64))

@@ -95,4 +95,13 @@ def test_what_cannot_be_is_refused():
         pb.feature_distance(pb.deep(network(), 2), data)
     with pytest.raises(ValueError, match="neighbours must be from 1 to 20"):
         pb.feature_distance(network(), data, neighbours=30)
-    pb.feature_distance(pb.single(network()), data)
+    found = pb.feature_distance(pb.single(network()), data)
+    for changed, error in (
+        ({"neighbours": 21}, ValueError),
+        ({"neighbours": 0}, ValueError),
+        ({"head": "x"}, AttributeError),
+    ):
+        with pytest.raises(error, match="neighbours must be from 1 to 20|has no attribute"):  # as a record can claim
+            pb.FeatureDistance(
+                **{"model": network(), "kind": "neighbours", "head": found.head, **changed}, reference=found.reference
+            )

@@ -18,6 +18,7 @@ import huggingface_hub  # noqa: E402
 
 from pluribus._common.signed_files import sign_folder  # noqa: E402
 from pluribus.integrations.huggingface import (  # noqa: E402
+    FILES,
     EnsembleForSequenceClassification,
     EnsembleTrainer,
     UncertainTextClassificationPipeline,
@@ -148,6 +149,15 @@ def test_what_was_saved_comes_back(method, tmp_path):
     batch = together(rows())
     assert torch.equal(back(**batch).member_logits, model(**batch).member_logits)
     assert back.config.id2label[1] == "positive" and back.tokenizer("good film")["input_ids"] == [2, 4, 6, 3]
+
+
+def test_all_that_is_signed_is_downloaded(tmp_path):
+    talking = make_tokenizer(12)
+    talking.chat_template = "{{ messages }}"
+    EnsembleForSequenceClassification(pb.deep(network(), 2), talking).save_pretrained(tmp_path)
+    signed = json.loads((tmp_path / "digests.json").read_text())["files"]
+    assert {"config.json", "chat_template.jinja"} <= set(signed)
+    assert set(huggingface_hub.utils.filter_repo_objects(signed, allow_patterns=FILES)) == set(signed)
 
 
 class Hub:

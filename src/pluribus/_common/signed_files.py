@@ -29,7 +29,7 @@ SLOT = re.compile(rb'"pluribus_digest": ?"([0-9a-f]{64})"')
 
 HEAD, TAIL = 2**20, 2**10  # bytes among which a slot is looked for
 
-DIGESTS, OTHERS = "digests.json", (".json", ".txt", ".model")
+DIGESTS, OTHERS = "digests.json", (".json", ".txt", ".model", ".jinja")
 
 LANES = 4093  # words that are summed apart: a prime, so that blocks that changed places are noticed
 

@@ -256,6 +256,7 @@ def _add_shifted(data: Data, request: Request, specs: Sequence[str]) -> Data:
     for spec in specs:
         own, parts = _read_spec(request, spec, "shifted")
         if isinstance(parts, ImageParts) and parts.shifted and own.shape:
+            notes += parts.notes
             for name, severities in parts.shifted.items():
                 mapped = [take_known_classes(data, own, part, parts.classes, notes) for part in severities]
                 found[_free_name(name, found)] = [with_shape(part, own.shape) for part in mapped]

@@ -18,6 +18,7 @@ Shape = tuple[int, int, int]  # channels, height, width
 Index = int | Sequence[int] | np.ndarray | Tensor | slice
 
 CHANNELS = (1, 3, 4)  # that an image may have
+LARGEST_RESIZED = 2**26  # pixels of one that is enlarged before its centre is cut out
 NO_CLASS = -1  # the label of a row whose class is unknown or none of those trained on
 
 
@@ -318,8 +319,6 @@ def conform(x: Tensor, shape: Shape) -> Tensor:
     if x.shape[2:] != (height, width) and len(x) == 0:
         x = x.new_empty(0, channels, height, width)
     elif x.shape[2:] != (height, width):
-        top, bottom, left, right = part_in_view(x.shape[2], x.shape[3], height, width)
-        x = x[:, :, top:bottom, left:right]
         size = covering_size(x.shape[2], x.shape[3], height, width)
         x = F.interpolate(x, size=size, mode="bilinear", antialias=True).clamp(0, 1)
         top, left = (size[0] - height) // 2, (size[1] - width) // 2
@@ -328,23 +327,18 @@ def conform(x: Tensor, shape: Shape) -> Tensor:
 
 
 def covering_size(height: int, width: int, new_height: int, new_width: int) -> tuple[int, int]:
-    """The smallest size of the same proportions that covers the new height and width."""
-    factor = max(new_height / height, new_width / width)
-    return max(new_height, round(height * factor)), max(new_width, round(width * factor))
+    """The smallest size of the same proportions that covers the new height and width.
 
+    A strip of one pixel by a million would take gigabytes, and is refused.
 
-def part_in_view(height: int, width: int, new_height: int, new_width: int) -> tuple[int, int, int, int]:
-    """Top, bottom, left and right of what can matter to the centre that is cut out: all but of long, thin strips.
-
-    A strip of one pixel by a million would be resized to gigabytes before its centre is cut out.
-
-    >>> part_in_view(300, 200, 32, 32), part_in_view(1, 1_000_000, 32, 32)
-    ((0, 300, 0, 200), (0, 1, 499992, 500008))
+    >>> covering_size(300, 200, 32, 32)
+    (48, 32)
     """
     factor = max(new_height / height, new_width / width)
-    kept = [min(side, math.ceil(16 * new / factor)) for side, new in ((height, new_height), (width, new_width))]
-    top, left = (height - kept[0]) // 2, (width - kept[1]) // 2
-    return top, top + kept[0], left, left + kept[1]
+    size = max(new_height, round(height * factor)), max(new_width, round(width * factor))
+    if math.prod(size) > LARGEST_RESIZED and factor > 1:
+        raise ValueError(f"an image of {width}x{height} pixels is too thin to be resized to {new_width}x{new_height}")
+    return size
 
 
 def luminance(x: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from .._common.optional import require
 from .._common.untrusted import open_file
-from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split, part_in_view
-from .source import ImageParts, Request, argument_path, list_names, missing_error, reading
+from .dataset import NO_CLASS, Shape, Split, covering_size, labelled_split
+from .source import PART_NAMES, ImageParts, Request, argument_path, list_names, missing_error, reading
 from .unpacking import Limit, Timed, TooLargeError, limit_for, seconds_for
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of Pillow's others some start programs, as EPS does
@@ -28,7 +28,6 @@ DECODED = 2**28  # bytes of one image when it is decoded
 BLOCK = 2**12  # bytes that are decoded at once; the time is looked at in between
 LARGE = 2**24  # images of more bytes are decoded one at a time
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-TRAINING, VALIDATION, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
 LARGEST_KEPT = 256  # images of one size up to this keep it
 SIZE = 224  # of images that differ in size, or are larger than that
 CHECKED_FIRST = 5_000  # more images than these are checked when they are read, not before
@@ -56,8 +55,7 @@ def read_image_folder(request: Request, path: Path | None = None) -> ImageParts:
 
 def _part_folders(path: Path) -> dict[str, str]:
     here = {child.name.lower(): child.name for child in path.iterdir() if child.is_dir()}
-    names = {"train": TRAINING, "validation": VALIDATION, "test": TEST}
-    found = {part: next((here[name] for name in known if name in here), None) for part, known in names.items()}
+    found = {part: next((here[name] for name in names if name in here), None) for part, names in PART_NAMES.items()}
     train = found["train"]
     if train is None or not any(child.is_dir() for child in (path / train).iterdir()):  # or a class of trains
         return {}
@@ -75,12 +73,13 @@ def read_imagenet_c(request: Request, path: Path) -> ImageParts:
     severities = sorted(at for at in path.glob("**/1") if at.is_dir())
     if not severities:
         raise missing_error(request, ["gaussian_noise/1"], path)
+    notes = list[str]()
     shifted, classes = {}, _class_names(list_images(severities[0], []))
     for first in severities:
         levels = [at for at in sorted(first.parent.iterdir()) if at.is_dir() and at.name.isdigit()]
-        parts = [build_parts(request, at, {"test": list_images(at, [])}, [], classes) for at in levels]
+        parts = [build_parts(request, at, {"test": list_images(at, notes)}, notes, classes) for at in levels]
         shifted[first.parent.name] = [part.rows for part in parts]
-    return ImageParts(classes=classes, shifted=shifted)
+    return ImageParts(classes=classes, shifted=shifted, notes=notes)
 
 
 def read_tiny_imagenet(request: Request, path: Path) -> ImageParts:
@@ -401,8 +400,6 @@ def resize_and_crop(image: Any, shape: Shape) -> Tensor:
     """An image whose short side is resized and whose centre is cut out."""
     _, height, width = shape
     image = _as_bytes(image, shape[0])
-    top, bottom, left, right = part_in_view(image.height, image.width, height, width)
-    image = image.crop((left, top, right, bottom))
     new_height, new_width = covering_size(image.height, image.width, height, width)
     image = image.resize((new_width, new_height), _pillow().Resampling.BILINEAR)
     left, top = (new_width - width) // 2, (new_height - height) // 2

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .._common.untrusted import LONGEST_JSON, check_shape, open_file, read_json
+from .._common.untrusted import LONGEST_JSON, check_shape, open_file, parse_json
 from .dataset import Shape, Split, labelled_split
 from .image_folders import ImageFiles, build_parts, choose_shape, list_images, resize_and_crop, take_readable
 from .source import ImageParts, Request, missing_error, reading
@@ -256,11 +256,9 @@ def _whole_sets(request: Request, rows: Split, sets: Sequence[int], notes: list[
 
 
 def _read(request: Request, folder: Path, name: str, shape: Any) -> Any:
-    path = folder / name
-    if not path.exists():
-        raise missing_error(request, [name], folder)
-    with reading(path):
-        found = read_json(path)
+    text = _text(request, folder, name)
+    with reading(folder / name):
+        found = parse_json(text)
         check_shape(found, shape)
     return found
 
@@ -270,4 +268,4 @@ def _text(request: Request, folder: Path, name: str) -> str:
     if not path.exists():
         raise missing_error(request, [name], folder)
     with reading(path), open_file(path) as file:
-        return file.read(LONGEST_JSON).decode()
+        return file.read(LONGEST_JSON + 1).decode()

@@ -18,18 +18,14 @@ from .._common.trees import IGNORED
 from .._common.untrusted import open_file
 from .dataset import Shape, Split, unlabelled_split
 from .image_folders import (
-    TEST,
-    TRAINING,
-    VALIDATION,
     ImageFiles,
     choose_shape,
-    is_image,
+    list_images,
     read_header,
     stretch,
     take_readable,
-    walk_once,
 )
-from .source import ImageParts, Request, argument_path, list_names
+from .source import PART_NAMES, ImageParts, Request, argument_path, list_names
 
 VOID = 255  # what masks hold where a pixel has no class
 UNKNOWN = -1  # the class of numbers that training has not seen
@@ -40,7 +36,8 @@ LOSSY = (".jpg", ".jpeg", ".webp")
 def load_masks(request: Request) -> ImageParts:
     """A folder with images/ and masks/, whose names differ in their endings; or train/, val/ and test/ with those."""
     path = argument_path(request)
-    found, notes = list_pairs(request, path), list[str]()
+    notes = list[str]()
+    found = list_pairs(request, path, notes)
     first = next(iter(found.values()))
     shape = request.shape or choose_shape(request, [image for image, _ in first], notes, "resized")
     splits = {name: _split(request, path, pairs, shape, notes) for name, pairs in found.items()}
@@ -60,16 +57,16 @@ def load_masks(request: Request) -> ImageParts:
     return ImageParts(train, validation, test, classes, notes=notes, mask_values=values)
 
 
-def list_pairs(request: Request, path: Path) -> dict[str, list[tuple[str, str]]]:
+def list_pairs(request: Request, path: Path, notes: list[str]) -> dict[str, list[tuple[str, str]]]:
     """The images of each part with their masks."""
-    names = {"train": TRAINING, "validation": VALIDATION, "test": TEST}
-    parts = {part: path / name for part, known in names.items() for name in known if (path / name / "images").is_dir()}
+    named = ((part, path / name) for part, names in PART_NAMES.items() for name in names)
+    parts = {part: at for part, at in named if (at / "images").is_dir()}
     parts = parts if "train" in parts else {"train": path}
-    return {part: _pairs(request, at) for part, at in parts.items()}
+    return {part: _pairs(request, at, notes) for part, at in parts.items()}
 
 
-def _pairs(request: Request, path: Path) -> list[tuple[str, str]]:
-    images, masks = (_by_name(path / folder) for folder in ("images", "masks"))
+def _pairs(request: Request, path: Path, notes: list[str]) -> list[tuple[str, str]]:
+    images, masks = (_by_name(path / folder, notes) for folder in ("images", "masks"))
     if not images or not masks:
         empty = "masks" if images else "images"
         raise ValueError(
@@ -88,15 +85,14 @@ def _pairs(request: Request, path: Path) -> list[tuple[str, str]]:
     return [(images[name], masks[name]) for name in sorted(images)]
 
 
-def _by_name(folder: Path) -> dict[str, str]:
+def _by_name(folder: Path, notes: list[str]) -> dict[str, str]:
     """The images under a folder by their names without the endings."""
     found: dict[str, str] = {}
-    for at, inside, files in walk_once(folder, []) if folder.is_dir() else ():
-        for name in filter(is_image, files):
-            key = "/".join((*inside, Path(name).stem))
-            if key in found:
-                raise ValueError(f"{folder}: names must differ in more than their endings, but there are two {key}.")
-            found[key] = str(Path(at) / name)
+    for at, _ in list_images(folder, notes) if folder.is_dir() else ():
+        name = Path(at).relative_to(folder).with_suffix("").as_posix()
+        if name in found:
+            raise ValueError(f"{folder}: names must differ in more than their endings, but there are two {name}.")
+        found[name] = at
     return found
 
 

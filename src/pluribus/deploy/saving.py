@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,16 @@ def load(
         bare = duplicate_mapped(model, lambda tensor: tensor.detach().to("meta"))
         with torch.device("meta"):  # before anything is allocated that the file only claims
             _check_fit(header, _build(header, bare), tensors)
-    made = _build(header, model)
-    _check_fit(header, made, tensors)
-    _check_base(header, made)
-    try:
-        check_digest(Path(path), note=True)
-    except ValueError as error:
-        raise ValueError(f"load: {str(path)!r}: {error}. Restore it from a copy, or train again.") from None
-    _fill_(made.module, tensors)
+    with ThreadPoolExecutor(1) as pool:  # it takes the time of a copy to read all, and meanwhile the rest goes on
+        checked = pool.submit(check_digest, Path(path), note=True)
+        made = _build(header, model)
+        _check_fit(header, made, tensors)
+        _check_base(header, made)
+        _fill_(made.module, tensors)
+        try:
+            checked.result()
+        except ValueError as error:
+            raise ValueError(f"load: {str(path)!r}: {error}. Restore it from a copy, or train again.") from None
     for name, value in header.get("extra", {}).items():
         made.module.get_submodule(name).set_extra_state(value)
     made.task, made.class_dim = header["task"], header.get("class_dim")

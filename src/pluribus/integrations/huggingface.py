@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.optional import require
-from .._common.signed_files import check_folder_digests, sign_folder
+from .._common.signed_files import OTHERS, check_folder_digests, sign_folder
 from .._common.trees import IGNORED
 from ..core.ensemble import Ensemble
 from ..core.rows import member_layers
@@ -45,7 +45,7 @@ import transformers  # noqa: E402
 from transformers.utils import ModelOutput  # noqa: E402
 
 WEIGHTS = "ensemble.safetensors"
-FILES = ["*.json", "*.txt", "*.model", WEIGHTS]  # of a repository: nothing that could be executed
+FILES = [*(f"*{end}" for end in OTHERS), WEIGHTS]  # of a repository: what is signed, nothing that is code
 
 
 @dataclass
@@ -180,6 +180,8 @@ class EnsembleModel(nn.Module, huggingface_hub.ModelHubMixin):
         save(self.ensemble, save_directory / WEIGHTS, whole=True)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
+        if self.can_generate():
+            self.generation_config.save_pretrained(save_directory)  # type: ignore[operator, union-attr]
         sign_folder(save_directory)
 
     @classmethod
@@ -408,10 +410,6 @@ class EnsembleForCausalLM(EnsembleModel, transformers.GenerationMixin):
             super()._prepare_cache_for_generation(generation_config, one, *details)  # type: ignore[misc]
         if given is None and kept[0].get("past_key_values") is not None:
             model_kwargs["past_key_values"] = MemberCaches(one["past_key_values"] for one in kept)
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        super()._save_pretrained(save_directory)
-        self.generation_config.save_pretrained(save_directory)
 
     @classmethod
     def _from_pretrained(cls, **options: Any) -> Any:

@@ -119,13 +119,8 @@ def zoom_in(x: Tensor, factor: float) -> Tensor:
     for axis, crop in zip((-2, -1), crops, strict=True):
         x = x.narrow(axis, (x.shape[axis] - crop) // 2, crop)
     enlarged = F.interpolate(x, size=sizes, mode="bilinear", align_corners=True)
-    return middle(enlarged, height, width)
-
-
-def middle(x: Tensor, height: int, width: int) -> Tensor:
-    """The middle of each image, without the few pixels that enlarging made too many."""
-    top, left = (x.shape[-2] - height) // 2, (x.shape[-1] - width) // 2
-    return x[..., top : top + height, left : left + width]
+    top, left = (sizes[0] - height) // 2, (sizes[1] - width) // 2  # a few pixels may be too many
+    return enlarged[..., top : top + height, left : left + width]
 
 
 def sample_at(x: Tensor, down: Tensor, right: Tensor, *, border: str) -> Tensor:
