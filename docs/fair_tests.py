@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from pluribus.report.charts.sweeps import compute_gains
-from pluribus.report.styles import assign_styles
+from pluribus.report.figures import assign_styles
 from pluribus.reproduce.parts import Context
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.running import scope_of

@@ -2,33 +2,16 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-import pluribus.cli.app as cli
 from pluribus import landscape as ls
 from pluribus._common.signed_files import read_safetensors
 from pluribus.models.by_name import build_network
 
 MLP = ["--model", "mlp", "--shape", "1,8,8", "--classes", "3"]
-
-
-@pytest.fixture
-def align(capsys, monkeypatch, tmp_path):
-    """Run the command in an empty folder: exit code, output, messages."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pluribus", "align", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
 
 
 def network(seed, shape=(1, 8, 8), classes=3):
@@ -40,11 +23,11 @@ def store(model, path):
     torch.save({"state_dict": {f"module.{name}": t for name, t in model.state_dict().items()}}, path)
 
 
-def test_a_shuffled_checkpoint_is_put_back(align):
+def test_a_shuffled_checkpoint_is_put_back(pluribus):
     model, x = network(1), torch.randn(4, 1, 8, 8)
     store(model, "one.pt")
     store(ls.permute(model, ls.permutations(model, x)), "two.pt")
-    code, out, _ = align("two.pt", "one.pt", *MLP)
+    code, out, _ = pluribus("align", "two.pt", "one.pt", *MLP)
     assert code == 0
     assert "1 group of hidden units" in out and "200 units: fc1.weight[0], fc1.bias[0], fc.weight[1]" in out
     _, tensors = read_safetensors("aligned.safetensors")
@@ -56,12 +39,12 @@ def state(model):
     return model.state_dict().items()
 
 
-def test_with_data_it_says_what_the_line_gains_and_writes_the_page(align):
+def test_with_data_it_says_what_the_line_gains_and_writes_the_page(pluribus):
     model = network(1, (2,), 2)
     store(model, "one.pt")
     store(network(2, (2,), 2), "two.pt")
     options = ["--model", "mlp", "--data", "moons", "--page", "page.html", "--rows", "60", "--points", "5", "--json"]
-    code, out, _ = align("one.pt", "two.pt", *options, "--by", "activations")
+    code, out, _ = pluribus("align", "one.pt", "two.pt", *options, "--by", "activations")
     assert code == 0
     found = json.loads(out)
     assert set(found["barrier"]) == {"as trained", "aligned by activations"}
@@ -94,13 +77,13 @@ class Harmful:
         (network(1).state_dict(), ["--model", "unheard", *MLP[2:]], "'unheard' is unknown"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_said_in_a_line(align, content, options, words):
+def test_what_does_not_fit_is_said_in_a_line(pluribus, content, options, words):
     store(network(1), "one.pt")
     if isinstance(content, bytes):
         Path("two.pt").write_bytes(content)
     elif content != "absent":
         torch.save(content, "two.pt")
-    code, _, err = align("one.pt", "two.pt", *options)
+    code, _, err = pluribus("align", "one.pt", "two.pt", *options)
     assert code == 2 and "Traceback" not in err
     assert re.search(words, " ".join(err.split()))
     assert not Path("harm").exists() and not Path("aligned.safetensors").exists()

@@ -12,24 +12,8 @@ import numpy as np
 import pytest
 
 import pluribus.cli.app as cli
-from pluribus.cli.common.options import specs
 
 QUICK = ["--data", "moons", "--model", "mlp", "--size", "2", "--epochs", "1", "--jobs", "1"]
-
-
-@pytest.fixture
-def pluribus(capsys, monkeypatch, tmp_path):
-    """Run a command in an empty folder: exit code, output, messages."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pluribus", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code, out, err
-
-    return run
 
 
 class TestCompare:
@@ -327,11 +311,3 @@ def test_what_the_command_line_needs_is_named_where_it_is_missing(package):
     assert done.stderr.startswith(f"The command line needs {package}")
     assert "pip install '.[all]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_comma_in_the_name_of_a_file_that_is_there_belongs_to_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("a, b.csv").touch()
-    assert specs("moons, table:a, b.csv,digits") == ["moons", "table:a, b.csv", "digits"]
-    assert specs("table:c,d.csv") == ["table:c", "d.csv"]
-    assert specs("") == []

@@ -60,7 +60,7 @@ def test_time_left_counts_epochs_and_does_not_take_those_of_an_earlier_start_for
 
 
 def test_time_left_is_being_estimated_until_it_is_known_and_where_runs_take_longer(watch):
-    column, (task,) = display.Said(watch.say_time_left), watch.progress.tasks
+    column, (task,) = display.LiveText(watch.say_time_left), watch.progress.tasks
     assert column.render(task).plain == "estimating"
     watch.expect({run.name: 100.0 for run in watch.runs})
     assert column.render(task).plain == "0:03:20 left"

@@ -4,29 +4,18 @@ import json
 
 import pytest
 
-from pluribus.cli.app import main
 
-
-def command(capsys, monkeypatch, *arguments):
-    """Give exit code, output and messages of the command."""
-    monkeypatch.setattr("sys.argv", ["pluribus", "reproduce", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    said = capsys.readouterr()
-    return stop.value.code, said.out, said.err
-
-
-def test_without_an_item_all_are_listed(capsys, monkeypatch, tmp_path):
-    code, out, _ = command(capsys, monkeypatch, "--out", tmp_path)
+def test_without_an_item_all_are_listed(pluribus, tmp_path):
+    code, out, _ = pluribus("reproduce", "--out", tmp_path)
     assert code == 0 and "packed/table11" in out and "fort/figureS6" in out and "72 items;" in out
 
 
-def test_an_item_is_run_judged_and_kept(capsys, monkeypatch, tmp_path):
-    code, out, _ = command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path)
+def test_an_item_is_run_judged_and_kept(pluribus, tmp_path):
+    code, out, _ = pluribus("reproduce", "masksembles/figure1", "--out", tmp_path)
     assert code == 0 and "HOLDS" in out and "0.44" in out and "masksembles-figure1-smoke.html" in out
-    code, out, err = command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path, "--json")
+    code, out, err = pluribus("reproduce", "masksembles/figure1", "--out", tmp_path, "--json")
     assert json.loads(out)["judgement"] == "holds" and not err
-    code, out, _ = command(capsys, monkeypatch, "--out", tmp_path)
+    code, out, _ = pluribus("reproduce", "--out", tmp_path)
     assert "holds (computed exactly)" in out
 
 
@@ -39,14 +28,14 @@ def test_an_item_is_run_judged_and_kept(capsys, monkeypatch, tmp_path):
         (["packed/table11", "--scale", "laptop", "--data-dir", "nowhere"], "yacht, bostonHousing"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(capsys, monkeypatch, tmp_path, arguments, message):
-    code, out, err = command(capsys, monkeypatch, *arguments, "--out", tmp_path)
+def test_what_is_wrong_is_said_in_a_line(pluribus, tmp_path, arguments, message):
+    code, out, err = pluribus("reproduce", *arguments, "--out", tmp_path)
     assert code == 2 and message in err.replace("\n", "") and "Traceback" not in err and not out
 
 
-def test_stored_results_that_do_not_fit_are_named(capsys, monkeypatch, tmp_path):
-    command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path)
+def test_stored_results_that_do_not_fit_are_named(pluribus, tmp_path):
+    pluribus("reproduce", "masksembles/figure1", "--out", tmp_path)
     folder = tmp_path / "masks-figure1-smoke"
     (folder / "S=2.npz").replace(folder / "S=3.npz")
-    code, _, err = command(capsys, monkeypatch, "masksembles/figure1", "--out", tmp_path)
+    code, _, err = pluribus("reproduce", "masksembles/figure1", "--out", tmp_path)
     assert code == 2 and "does not fit masks-figure1, part S=3" in err.replace("\n", "")

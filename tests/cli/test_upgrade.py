@@ -1,7 +1,6 @@
 """`pluribus upgrade`, and studies that start from trained weights: --weights and --pretrained."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pluribus as pb
-from pluribus.cli.app import main
 from pluribus.deploy.predictor import load_predictor
 
 
@@ -24,20 +22,6 @@ def weights(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "mlp.safetensors"
     save_file(network.member(0).state_dict(), path)
     return path
-
-
-@pytest.fixture
-def pluribus(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pluribus", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        said = capsys.readouterr()
-        return stop.value.code or 0, said.out, said.err
-
-    return run
 
 
 START = ("--data", "sklearn_digits", "--model", "mlp")

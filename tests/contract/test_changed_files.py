@@ -1,5 +1,6 @@
 """One bit of a file that we wrote changes: it is said, or nothing that the file gives has changed."""
 
+import dataclasses
 import random
 import shutil
 import warnings
@@ -13,7 +14,7 @@ from torch import nn
 import pluribus as pb
 from pluribus._common.signed_files import check_digest, read_checkpoint_file
 from pluribus.data.catalogue import load
-from pluribus.deploy.predictor import RECORD, WEIGHTS, load_predictor, make_predictor
+from pluribus.deploy.predictor import DISTANCE, RECORD, WEIGHTS, load_predictor, make_predictor
 from pluribus.landscape.checkpoints import Trajectory, state_dict_of
 from pluribus.models.by_name import ModelSpec
 from pluribus.results.store import read, write
@@ -49,6 +50,19 @@ def _trained_folder(name):
         return answers
 
     return write_folder
+
+
+def _distance(folder):
+    """What `upgrade` keeps of the training rows, to say which rows are unfamiliar."""
+    spec, data = ModelSpec("mlp", (4,), 3, width=0.05), load("iris")
+    torch.manual_seed(0)
+    network, x = spec.build(), data.train[:][0]
+    found = pb.feature_distance(network, (x, data.train.y), neighbours=3)
+    predictor = make_predictor(spec, data, pb.single(network), risk=0.9)
+    predictor.record["distance"] = {"kind": found.kind, "head": found.head, "neighbours": 3, "limit": 1.0}
+    dataclasses.replace(predictor, distance=found).save(folder / "sent")
+    (folder / "file").symlink_to(folder / "sent" / DISTANCE)
+    return lambda: load_predictor(folder / "sent").distance.reference
 
 
 def _checkpoint(folder):
@@ -116,6 +130,7 @@ KINDS = {
     "what pb.save wrote": _weights,
     "the weights of a trained folder": _trained_folder(WEIGHTS),
     "the record of a trained folder": _trained_folder(RECORD),
+    "the distances of a trained folder": _distance,
     "a checkpoint of training": _checkpoint,
     "a trajectory": _trajectory,
     "an aligned network": _aligned,

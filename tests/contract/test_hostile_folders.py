@@ -12,7 +12,7 @@ import fakes
 import numpy as np
 import pytest
 import torch
-from hostile import TEXTS, header_of, npy, npy_header, npz, with_header
+from hostile import header_of, npy, npy_header, npz, with_header
 from hostile_folders import CHECKPOINTS, TRAINED, rewrite
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -158,13 +158,6 @@ def study(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_study_that_is_no_study_is_named(study, monkeypatch, capsys, name):
-    (study / "study.json").write_text(TEXTS[name])
-    code, _, said = run(monkeypatch, capsys, "report", study)
-    assert code == 2 and "study.json" in said
-
-
 COLUMNS = {
     "text for numbers": {"test/label": np.array(["a"] * 30)},
     "numbers for text": {"examples/reason": np.zeros(3)},
@@ -182,15 +175,6 @@ def test_a_column_of_another_kind_is_damage(study, name):
     spoil(study / "results" / "deep.npz", **COLUMNS[name])
     results, (damage,) = read_all(study)
     assert len(results) == 1 and isinstance(damage, Damaged) and "deep.npz" in str(damage)
-
-
-@pytest.mark.parametrize(
-    "put", [os.mkfifo, os.mkdir, lambda at: os.symlink("nowhere", at)], ids=["pipe", "dir", "link"]
-)
-def test_what_is_no_file_is_named_and_the_rest_is_shown(study, monkeypatch, capsys, put):
-    put(study / "results" / "other.npz")
-    code, _, said = run(monkeypatch, capsys, "report", study)
-    assert code == 0 and "other.npz" in said and (study / "report.html").exists()
 
 
 def test_a_choice_by_what_was_not_measured_is_refused(study, monkeypatch, capsys):

@@ -19,7 +19,7 @@ from torch import nn
 import pluribus as pb
 from pluribus.cli.app import main
 from pluribus.methods.method_info import call_method, info_of
-from pluribus.report.styles import assign_styles
+from pluribus.report.figures import assign_styles
 from pluribus.results.store import BASELINE
 from pluribus.study.baselines import build_ensemble, entries
 from pluribus.study.run import load_data

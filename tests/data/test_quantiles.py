@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from pluribus.data import load
 from pluribus.data.encoding import check_encoding
-from pluribus.data.tables import feature_names, feature_sizes
+from pluribus.data.tables import feature_groups, feature_names
 
 preprocessing = pytest.importorskip("sklearn.preprocessing")
 
@@ -75,7 +75,9 @@ def test_bins_are_those_of_the_authors_package_and_learnt_from_training_rows(tmp
     known = train[:, 1] == 0
     peer = package.PiecewiseLinearEncoding(package.compute_bins(train[known, :1], n_bins=48))
     found = binned.test[:][0]
-    assert feature_sizes(binned.encoding)[:2] == [48, 1] and len(feature_names(binned.encoding)) == found.shape[1]
+    assert [*map(len, feature_groups(binned.encoding))][:2] == [48, 1] and len(
+        feature_names(binned.encoding)
+    ) == found.shape[1]
     np.testing.assert_allclose(found[:, :48], peer(test[:, :1]).numpy(), atol=2e-4)
     np.testing.assert_array_equal(found[:, 48], test[:, 1])
     check_encoding(binned.encoding)

@@ -173,6 +173,12 @@ def test_folder_with_train_and_test_files_keeps_them(tmp_path):
     assert (len(data.train), len(data.validation), len(data.test)) == (90, 10, 30)
 
 
+def test_a_table_may_have_no_validation_rows():
+    data, usual = load("diabetes", validation=0.0), load("diabetes", validation=0.2)
+    assert len(data.validation) == 0 and data.validation[:][0].shape == (0, *data.shape)
+    assert len(data.train) == len(usual.train) + len(usual.validation)
+
+
 def test_other_tables_can_be_outside_data_and_variants(tmp_path, path):
     far, near = houses(50, seed=9), houses(60, seed=10)
     far["area"] += 1000

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from good_folders import WORDS, make_tokenizer
 from torch import nn
 
 import pluribus as pb
@@ -14,7 +15,6 @@ import pluribus as pb
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 import huggingface_hub  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
 
 from pluribus._common.signed_files import sign_folder  # noqa: E402
 from pluribus.integrations.huggingface import (  # noqa: E402
@@ -23,7 +23,6 @@ from pluribus.integrations.huggingface import (  # noqa: E402
     UncertainTextClassificationPipeline,
 )
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "the", "was", "very", "not"]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
@@ -36,14 +35,6 @@ def network(dropout=0.0, **changes):
         **{"id2label": {0: "negative", 1: "positive", 2: "mixed"}, **sizes, **changes},
     )  # fmt: skip
     return transformers.BertForSequenceClassification(config)
-
-
-def tokenizer():
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=12, **names)
 
 
 def rows(count=12):
@@ -151,7 +142,7 @@ def test_evaluation_is_that_of_the_mean_probability(tmp_path):
 @pytest.mark.parametrize("method", ["deep", "packed", "batch_ensemble", "lora", "multihead"])
 def test_what_was_saved_comes_back(method, tmp_path):
     settings = {"example": together(rows(2))["input_ids"]} if method == "packed" else {}
-    model = EnsembleForSequenceClassification(pb.METHODS[method](network(), 2, **settings), tokenizer()).eval()
+    model = EnsembleForSequenceClassification(pb.METHODS[method](network(), 2, **settings), make_tokenizer(12)).eval()
     model.save_pretrained(tmp_path / "saved")
     back = EnsembleForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
     batch = together(rows())
@@ -196,7 +187,7 @@ def hub():
 
 
 def test_what_was_pushed_to_the_hub_comes_back(hub, tmp_path):
-    model = EnsembleForSequenceClassification(pb.deep(network(), 2), tokenizer()).eval()
+    model = EnsembleForSequenceClassification(pb.deep(network(), 2), make_tokenizer(12)).eval()
     model.push_to_hub("me/mine", token="hf_" + "a" * 34)
     assert {"config.json", "ensemble.safetensors", "README.md", "tokenizer.json"} <= set(hub.files)
     for name, content in hub.files.items():
@@ -209,7 +200,7 @@ def test_what_was_pushed_to_the_hub_comes_back(hub, tmp_path):
 def test_the_pipeline_says_how_uncertain_it_is():
     ensemble = pb.deep(network(), 3).eval()
     pipe = UncertainTextClassificationPipeline(
-        model=EnsembleForSequenceClassification(ensemble).eval(), tokenizer=tokenizer()
+        model=EnsembleForSequenceClassification(ensemble).eval(), tokenizer=make_tokenizer(12)
     )
     answer = pipe(["the film was very good", "bad"])
     with torch.no_grad():
@@ -223,7 +214,7 @@ def test_the_pipeline_says_how_uncertain_it_is():
 
 def test_long_texts_are_refused_or_cut_as_told():
     pipe = UncertainTextClassificationPipeline(
-        model=EnsembleForSequenceClassification(pb.deep(network(), 2)).eval(), tokenizer=tokenizer()
+        model=EnsembleForSequenceClassification(pb.deep(network(), 2)).eval(), tokenizer=make_tokenizer(12)
     )
     with pytest.raises(ValueError, match="has 22 tokens, but the model takes 12. Cut it with truncation=True"):
         pipe("very " * 20)

@@ -14,7 +14,7 @@ WRONG = {"labels": (X, Y + 100), "values": (X, Y.float()), "nothing": (X, None)}
 MESSAGES = {
     "labels": "the labels do not fit cross_entropy with the network's outputs, \\(12, 3\\)",
     "values": "must be class numbers \\(int64\\), but they are floats",
-    "nothing": "needs labels, but the data has none",
+    "nothing": "a batch must be \\(x, y\\), .* but a tuple has no labels",
 }
 
 

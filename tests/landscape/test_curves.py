@@ -126,7 +126,7 @@ def test_bad_input_is_refused_before_training():
     a, b = network(0), network(1)
     with pytest.raises(ValueError, match=r"curve: the networks must have the same architecture, but '0.weight'"):
         ls.curve(a, nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 3)), (X, Y))
-    with pytest.raises(ValueError, match='"bezier" or "polygon", but it is \'spline\''):
+    with pytest.raises(ValueError, match="one of 'bezier', 'polygon', but it is 'spline'"):
         ls.curve(a, b, (X, Y), "spline")
     with pytest.raises(ValueError, match="are the same"):
         ls.curve(a, network(0), (X, Y))

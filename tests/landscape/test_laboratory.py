@@ -15,7 +15,7 @@ from torch import nn
 import pluribus as pb
 import pluribus.cli.app as cli
 from pluribus import landscape as ls
-from pluribus.landscape.laboratory.drawing import FORT_SECTIONS
+from pluribus.landscape.laboratory.drawing import SECTIONS
 from pluribus.landscape.laboratory.exploration import QUESTIONS, explore
 from pluribus.landscape.material import Material, RunTraining
 from pluribus.landscape.studies.fort import MEASURES, cut, dig
@@ -114,12 +114,12 @@ def test_samples_of_the_map_stay_near_their_run_where_other_runs_are_far():
     given = Material(runs, rows(60, 0), rows(60, 1), rows(60, 2), samples=2)
     found = MEASURES["map"](given)
     assert min(found.values.values()) > 5 and found.arrays["samples"].shape == (4, 2, 3, 2)
-    assert FORT_SECTIONS["map"].draw(found.arrays)[0].panels[0].svg.count("mark open") == 24
+    assert SECTIONS["map"].draw(found.arrays)[0].panels[0].svg.count("mark open") == 24
 
 
 def test_the_plane_shows_the_losses_of_its_solutions(small):
     found, surface = MEASURES["plane"](small), small.once(cut)
-    (figure,) = FORT_SECTIONS["plane"].draw(found.arrays)
+    (figure,) = SECTIONS["plane"].draw(found.arrays)
     told = [float(n) for n in re.findall(r"<title>\([^)]*\): loss ([\d.e+-]+)", figure.panels[1].svg)]
     assert len(told) == 25 and told == pytest.approx(surface.loss.flatten(), rel=1e-3)
     assert "run 1, checkpoint 0" in figure.panels[0].svg and "run 2, checkpoint 6" in figure.panels[0].svg
@@ -144,7 +144,7 @@ def test_a_tunnel_is_judged_against_the_straight_line_on_training_rows(small):
     straight = found.arrays["line loss"]
     assert straight[[0, -1]] == pytest.approx(ends, abs=1e-3)
     assert found.values["barrier"] == pytest.approx((straight - np.linspace(*ends, len(straight))).max(), abs=1e-5)
-    (figure,) = FORT_SECTIONS["tunnel"].draw(found.arrays)
+    (figure,) = SECTIONS["tunnel"].draw(found.arrays)
     assert figure.rows[0][:2] == ["straight line", "loss on training rows"]
     assert [float(cell) for cell in figure.rows[0][2:]] == pytest.approx(straight.tolist(), abs=1e-4)
 
@@ -152,7 +152,7 @@ def test_a_tunnel_is_judged_against_the_straight_line_on_training_rows(small):
 def test_the_stitched_cut_shows_what_was_measured_and_judges_the_middle_of_the_tunnel(small):
     found, path = MEASURES["stitched"](small), small.once(dig)
     fan = ls.stitched(path, small.test, grid=(5, 3))
-    (figure,) = FORT_SECTIONS["stitched"].draw(found.arrays)
+    (figure,) = SECTIONS["stitched"].draw(found.arrays)
     told = [float(n) for n in re.findall(r"radius: accuracy ([\d.]+)", figure.panels[0].svg)]
     assert told == pytest.approx(fan.accuracy.flatten(), abs=1e-4) and len(figure.panels) == 4
     x, _ = small.test
@@ -239,7 +239,7 @@ def test_under_shift_every_corruption_and_severity_counts(small):
     assert found.arrays["jsd"][2][0] == pytest.approx(judged(late, small.test)["jsd"], abs=1e-5)
     outside = judged(ends, given_rows(given))["jsd"]
     assert found.values["jsd_independent"] == pytest.approx(outside, abs=1e-6)
-    assert len(FORT_SECTIONS["shift"].draw(found.arrays)) == 3
+    assert len(SECTIONS["shift"].draw(found.arrays)) == 3
 
 
 class FakeSplit:

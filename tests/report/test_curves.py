@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from pluribus import figures
-from pluribus.report.curves import compute_histograms, compute_roc, divide_by_error
+from pluribus.report.figure import compute_histograms, compute_roc, divide_by_error
 
 
 @pytest.fixture

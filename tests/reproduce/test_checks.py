@@ -374,11 +374,14 @@ def test_figures_of_seeds_hold_fail_and_are_open(name):
 
 def test_every_network_of_an_item_must_pass():
     check = CLAIMS["fort/figure3"].judge
-    values = {"cosine": 0.01, "across": 4.0, "different": 1.0}
-    small = {f"small_cnn-seed-{i}": Stored({"values": {**values, "across": 4 + 0.01 * i}}) for i in range(3)}
-    other = {f"resnet20-seed-{i}": Stored({"values": {**values, "across": 1 + 0.01 * i}}) for i in range(3)}
+
+    def three(network, across):
+        values = [{"cosine": 0.01 + 0.001 * i, "across": across + 0.01 * i, "different": 1.0} for i in range(3)]
+        return {f"{network}-seed-{i}": Stored({"values": one}) for i, one in enumerate(values)}
+
+    small, other = three("small_cnn", 4), three("resnet20", 1)
     assert check(small).judgement == HOLDS and check(small | other).judgement == FAILS
-    assert [row[0].rpartition(", ")[2] for row in check(small | other).rows] == ["SmallCNN"] * 2 + ["ResNet20v1"] * 2
+    assert [row[0].rpartition(", ")[2] for row in check(small | other).rows] == ["SmallCNN"] * 2 + ["ResNet-20"] * 2
 
 
 def test_the_harder_problem_is_compared_with_the_easier_one_of_the_same_seed():

@@ -5,7 +5,7 @@ import torch
 
 from pluribus.data.corruptions import CORRUPTIONS
 from pluribus.landscape.material import Material
-from pluribus.landscape.studies.fort import ASKED
+from pluribus.landscape.studies.findings import ASKED
 from pluribus.models.by_name import ModelSpec
 from pluribus.reproduce.measured import _augment_normalised
 from pluribus.reproduce.parts import Stored

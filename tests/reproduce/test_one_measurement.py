@@ -8,7 +8,8 @@ import pytest
 from pluribus import landscape as ls
 from pluribus.landscape.laboratory.exploration import ON_REQUEST, QUESTIONS, SECTIONS
 from pluribus.landscape.studies.comparisons import expect
-from pluribus.landscape.studies.members import ASKED, MEASURES
+from pluribus.landscape.studies.findings import ASKED
+from pluribus.landscape.studies.members import MEASURES
 from pluribus.landscape.studies.sweeps import SWEEPS
 from pluribus.reproduce.parts import Context
 from pluribus.reproduce.registry import CLAIMS

@@ -129,14 +129,17 @@ def test_splits_of_a_table_start_from_two_networks(starts):
 
 
 @pytest.mark.parametrize("name", ["mimo-members", "mimo-sparsity-path"])
-def test_members_of_mimo_start_apart_where_they_are_trained_from_scratch(name, starts, monkeypatch):
-    """Their slices of the first and the last layer, cut out of the weights by hand."""
+def test_members_of_mimo_start_apart_in_a_body_that_follows_the_seed(name, starts):
+    """Members: their slices of the first and the last layer, cut out of the weights by hand."""
     experiment = EXPERIMENTS[name]
     part = experiment.plan("smoke")[0]
-    changed = dataclasses.replace(
-        part, settings={**part.settings, **({"sizes": [3]} if "sizes" in part.settings else {})}
+    settings = {**part.settings, "model": "resnet20", **({"sizes": [3]} if "sizes" in part.settings else {})}
+    twins = [dataclasses.replace(part, settings={**settings, "seed": seed}) for seed in (0, 1)]
+    one, other = (
+        begin(starts, lambda twin=twin: _compute_timed(experiment.compute, _Task(twin, None, {}))) for twin in twins
     )
-    weights = list(begin(starts, lambda: _compute_timed(experiment.compute, _Task(changed, None, {}))).values())
+    weights = list(one.values())
+    assert len(weights) > 2 and all_differ(one, other)
     for whole, dim in ((weights[0], 1), (weights[-1], 0)):
         pieces = whole.chunk(3, dim)
         assert all(not torch.equal(pieces[i], pieces[j]) for i, j in ((0, 1), (0, 2), (1, 2)))

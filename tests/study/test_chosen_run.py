@@ -1,7 +1,6 @@
 """From a study to a predictor: `train --study`, `compare --keep`, `pb.open`."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 import pluribus as pb
-import pluribus.cli.app as cli
 from pluribus.study import Study, conduct
 from pluribus.study.chosen_run import choose_run
 
@@ -21,13 +19,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("study")
     conduct(Study(data=["diabetes"], **STUDY), place, keep=True)
     return place
-
-
-def command(*arguments, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["pluribus", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return (stop.value.code, *capsys.readouterr())
 
 
 def test_the_kept_weights_are_those_that_the_study_judged(folder):
@@ -42,14 +33,14 @@ def test_the_kept_weights_are_those_that_the_study_judged(folder):
     torch.testing.assert_close(torch.stack(raw, 1) * data.target_std + data.target_mean, ends, rtol=1e-4, atol=1e-2)
 
 
-def test_train_takes_the_weights_and_another_promise_and_then_touches_nothing(folder, tmp_path, monkeypatch, capsys):
+def test_train_takes_the_weights_and_another_promise_and_then_touches_nothing(pluribus, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("pluribus.workflows.predictor_training.train", None)  # whatever trains fails
     arguments = ("train", "--study", folder, "--method", "deep", "--coverage", "0.8", "--out", tmp_path / "out")
-    code, out, err = command(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+    code, out, err = pluribus(*arguments)
     assert code == 0, err
     assert "weights of the study" in out and "0.8" in out
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    code, out, _ = command(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = pluribus(*arguments)
     assert "finished before: nothing was changed" in out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     first, kept = pb.open(tmp_path / "out"), pb.open(choose_run(folder, label="deep").kept)
@@ -79,10 +70,10 @@ def test_intervals_and_predictions_are_those_of_the_answers(folder):
         (["--data", "iris"], "choose one of the study's data sets with --data: diabetes"),
     ],
 )
-def test_what_a_study_does_not_have_is_an_error(folder, tmp_path, monkeypatch, capsys, more, said):
+def test_what_a_study_does_not_have_is_an_error(pluribus, folder, tmp_path, more, said):
     named = [] if "--method" in more else ["--method", "deep"]
     arguments = ("train", "--study", folder, "--out", tmp_path / "out", *named, *more)
-    code, _, err = command(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+    code, _, err = pluribus(*arguments)
     assert code != 0 and said in " ".join(err.split())
 
 

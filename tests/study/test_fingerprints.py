@@ -1,13 +1,12 @@
 """What a study remembers of its files is what is in them."""
 
-import json
 import os
 
 import pytest
-from hostile_folders import rewrite, sparse
+from hostile_folders import sparse
 from PIL import Image
 
-from pluribus.study import conduct, fingerprints
+from pluribus.study import fingerprints
 from pluribus.study.grid import Study
 
 
@@ -94,18 +93,3 @@ def test_every_file_that_is_read_has_a_mark(tmp_path):
         before = marks(study)
         file.write_text("2")
         assert marks(study) != before, file
-
-
-def test_a_study_that_an_earlier_version_began_without_some_marks_goes_on(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n" + "1,x\n2,y\n" * 20)
-    study = Study(
-        data=[f"table:{tmp_path / 't.csv'}"], methods=["single"], model="mlp", width=0.05, training={"epochs": 1},
-        source={"target": "b"},
-    )  # fmt: skip
-    conduct(study, tmp_path / "study")
-    record = json.loads((tmp_path / "study" / "study.json").read_text())
-    rewrite(tmp_path / "study" / "study.json", {**record, "files": {}})
-    assert len(conduct(study, tmp_path / "study").results) == 1
-    rewrite(tmp_path / "study" / "study.json", {**record, "files": {name: "another" for name in record["files"]}})
-    with pytest.raises(ValueError, match="changed since the study"):
-        conduct(study, tmp_path / "study")

@@ -8,7 +8,6 @@ from pluribus._common.signed_files import write_signed_json
 from pluribus.study import Study, conduct
 from pluribus.study.estimating import estimate_seconds
 from pluribus.study.folder import training_folder
-from pluribus.study.grid import prepare
 from pluribus.study.progress import MARK, Progress, read_progress
 from pluribus.study.run import compute
 
@@ -95,33 +94,9 @@ def test_estimates_grow_with_epochs_and_are_made_once_for_all_seeds(monkeypatch)
     assert max(estimate(training={"epochs": 4000, "batch_size": 64}).values()) > 20 * max(found.values())
 
 
-def test_a_network_that_needs_values_that_make_sense_is_timed_with_its_own(tmp_path):
-    path = tmp_path / "nets.py"
-    path.write_text(FACTORED)
-    assert min(estimate(model=f"python:{path}:build", methods=["deep", "single"]).values()) > 0
-
-
-FACTORED = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.hidden, self.head, self.precision = nn.Linear(2, 8), nn.Linear(8, 2), nn.Buffer(torch.eye(8))
-
-    def forward(self, x):
-        return self.head(self.hidden(x).relu() @ torch.linalg.cholesky(self.precision))
-
-def build():
-    return Net()
-"""
-
-
 def estimate(**changes) -> dict[str, float]:
-    """The seconds of the runs of a small study, from the ensembles that its checks tried."""
-    study = Study(**{**SMALL, **changes})
-    return estimate_seconds(study.runs(), prepare(study, study.runs()))
+    """The seconds of the runs of a small study."""
+    return estimate_seconds(Study(**{**SMALL, **changes}).runs())
 
 
 def test_the_folder_of_a_run_is_its_own(tmp_path):

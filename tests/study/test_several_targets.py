@@ -57,9 +57,9 @@ def test_a_column_whose_name_has_a_comma_is_one_target(table):
     [
         ("price,dear", None, r"several targets must all be numbers .* \"price\" has values such as"),
         ("price,rooms", "multilabel", 'all have two values .* "price"'),
-        ("price,rooms", "classification", "all have two values"),
-        ("dear", "multilabel", "needs several targets"),
-        ("dear", "segmentation", "needs --data masks:FOLDER"),
+        ("price,rooms", "classification", "needs one class for each row.*regression or multilabel"),
+        ("dear", "multilabel", "needs a table with several targets, as in --target a,b,c"),
+        ("dear", "segmentation", "needs masks, as in --data masks:FOLDER"),
         ("price,price", None, "named once"),
         ("price,pool", None, 'target "pool" is not a column'),
     ],

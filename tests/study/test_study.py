@@ -1,7 +1,6 @@
 """Studies: the same numbers by any way of running them, stopped or not; bad input is said before anything runs."""
 
 import contextlib
-import functools
 import json
 import os
 import random
@@ -9,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -18,7 +16,6 @@ import numpy as np
 import pytest
 from places import SUPPORT
 
-import pluribus as pb
 from pluribus.results.store import Result, read, read_all
 from pluribus.study.baselines import build_ensemble, entries
 from pluribus.study.folder import conduct
@@ -146,68 +143,6 @@ class TestRuns:
         assert columns["examples/pictures"].shape[1:] == (28, 28)
         wrong = columns["examples/index"][columns["examples/reason"] == "mistake"]
         assert (columns["test/label"][wrong] != columns["test/target"][wrong]).all()
-
-
-class TestOnce:
-    def test_each_ensemble_is_built_with_its_weights_once(self, tmp_path, monkeypatch):
-        built = count_builds(monkeypatch)
-        study = Study(**SMALL | {"methods": ["deep", "masksembles", "packed"]}, seeds=[0, 1])
-        conduct(study, tmp_path)
-        assert built == {"deep": 2, "masksembles": 2, "packed": 2}
-        conduct(study, tmp_path)
-        assert sum(built.values()) == 6  # nothing is missing, so nothing is built
-
-    @pytest.mark.filterwarnings("ignore:.*does not run under vmap")
-    def test_a_network_that_looks_at_values_is_tried_with_them(self, tmp_path, monkeypatch):
-        path = tmp_path / "nets.py"
-        path.write_text(LOOKING)
-        built = count_builds(monkeypatch)
-        study = Study(**SMALL | {"methods": ["multihead"], "model": f"python:{path}:build"})
-        assert conduct(study, tmp_path / "study").failed == {}
-        assert built["multihead"] == 2
-
-    def test_each_result_is_read_once(self, tmp_path, monkeypatch):
-        import pluribus.study.folder as module
-
-        seen = []
-        monkeypatch.setattr(module, "read", lambda path: (read(path), seen.append(path))[0])
-        for expected in (3, 6):
-            conduct(Study(**SMALL), tmp_path)
-            assert len(seen) == expected
-
-
-LOOKING = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale, self.hidden, self.head = nn.Buffer(torch.ones(())), nn.Linear(2, 8), nn.Linear(8, 2)
-
-    def forward(self, x):
-        return self.head(self.hidden(x).relu() * self.scale.item())
-
-def build():
-    return Net()
-"""
-
-
-def count_builds(monkeypatch) -> Counter:
-    """How many ensembles each method makes of a model with values, from now on."""
-    built = Counter()
-
-    def counting(name, method):
-        @functools.wraps(method)
-        def make(model, *args, **kwargs):
-            built[name] += not any(p.is_meta for p in model.parameters())
-            return method(model, *args, **kwargs)
-
-        return make
-
-    for name, method in pb.METHODS.items():
-        monkeypatch.setitem(pb.METHODS, name, counting(name, method))
-    return built
 
 
 class TestWays:

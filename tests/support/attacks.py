@@ -5,7 +5,6 @@ spoils copies of the good folders (see `good_folders.py`) and sends each to a co
 take turns: what reads a file is the same in all of them. Both print faults as JSON.
 """
 
-import contextlib
 import importlib
 import json
 import os
@@ -14,7 +13,8 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -27,15 +27,16 @@ from memory import data_memory, limit_data_memory
 
 from pluribus.data import unpacking
 
-SECONDS, BYTES, PATIENCE = 15, 8 * 10**8, 60  # BYTES beyond what the program has before it runs a command
+SECONDS, BYTES = 15, 8 * 10**8  # of the processor; beyond what the program has before it runs a command
+PATIENCE = 900  # seconds after which a command waits for ever; a busy machine takes its time
 
-DECODING = 1.0  # of the 5 seconds that a file may take
-
-ALLOWED = unpacking.SECONDS
+ALLOWED, DECODING = unpacking.SECONDS, 1.0  # of decoding one file
 
 AS_USERS = "a .jpg of 6,000 scans"  # has all of them
 
 PROGRAMS = ("gs", "gswin64c", "magick", "convert", "ffmpeg", "sh", "bash")
+
+NEEDED = ("pandas", "pyarrow.parquet", "scipy.io", "PIL.ImageOps", "lightning.pytorch", "safetensors", "transformers")
 
 COMMANDS = {
     "train": ["--out", "new"],
@@ -52,34 +53,19 @@ class Attack:
     code: int
     out: str
     err: str
-    seconds: float
     changed: list[str]
 
-    @property
-    def ended_badly(self) -> str:
-        """What is wrong whatever was given; "" where nothing is."""
-        if self.code == -signal.SIGKILL:
-            return "it waited for ever"
+    def fault(self, named: str) -> str:
+        """What is wrong with how the command took it; "" where it did as it should: refuse, or name and go on."""
         if self.code < 0:
-            return f"signal {-self.code} ended it"
+            return "it waited for ever" if self.code == -signal.SIGALRM else f"signal {-self.code} ended it"
         if "Traceback" in self.out + self.err or "This is a bug: please report it" in self.err:
             return "a raw error"
-        return ""
-
-    def fault_of_going_on(self, name: str) -> str:
-        """What is wrong where the command was to name what is spoiled and go on without it."""
-        if self.ended_badly or self.code:
-            return self.ended_badly or f"exit code {self.code}"
-        said = "".join((self.out + self.err).split())  # lines are broken anywhere
-        return "" if name in said else f"it did not name {name}"
-
-    @property
-    def fault(self) -> str:
-        """What is wrong with how the command took it; "" where it refused as it should."""
-        if self.ended_badly:
-            return self.ended_badly
-        if self.code != 2:
+        if self.code != (0 if named else 2):
             return f"exit code {self.code}"
+        if named:
+            said = "".join((self.out + self.err).split())  # lines are broken anywhere
+            return "" if named in said else f"it did not name {named}"
         if self.changed:
             return f"it wrote {', '.join(self.changed)}"
         if self.out or len(self.err.splitlines()) != 1 or len(self.err) > 3000:
@@ -88,7 +74,7 @@ class Attack:
 
 
 class Attacker:
-    """Runs commands in forks of this process: what one had to load, the next finds loaded.
+    """Runs commands in forks of this process, which has loaded what they need.
 
     Args:
         top: a folder for programs that leave a mark when they are started, and for the mark of pickles
@@ -103,27 +89,21 @@ class Attacker:
             (programs / name).chmod(0o755)
         os.environ["PATH"] = str(programs)
         self.main = importlib.import_module("pluribus.cli.app").main
-        self.loading = time.process_time()  # every command would have to load as much
+        for name in NEEDED:
+            importlib.import_module(name)
 
     def run(self, place: Path, *words: str) -> Attack:
         """The command in the folder, which it must leave as it was."""
         before = _tree(place)
-        files = [tempfile.TemporaryFile("w+") for _ in range(3)]
-        with files[0] as out, files[1] as err, files[2] as loaded:
-            started = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             child = os.fork()
             if not child:
-                self._be_command(place, words, out, err, loaded)
-            status = _wait(child)
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+                self._be_command(place, words, out, err)
+            status = os.waitpid(child, 0)[1]
             out.seek(0)
             err.seek(0)
-            loaded.seek(0)
-            said = out.read(), err.read()
-            self._load(loaded.read().split())
-        seconds = self.loading + used.ru_utime + used.ru_stime - started.ru_utime - started.ru_stime
-        changed = sorted({str(path.relative_to(place)) for path, _ in before ^ _tree(place)})
-        return Attack(os.waitstatus_to_exitcode(status), *said, seconds, changed)
+            changed = sorted({str(path.relative_to(place)) for path, _ in before ^ _tree(place)})
+            return Attack(os.waitstatus_to_exitcode(status), out.read(), err.read(), changed)
 
     def hear(self) -> str:
         """What is wrong if a program was started since it was last asked."""
@@ -131,18 +111,10 @@ class Attacker:
         self.canary.unlink(missing_ok=True)
         return "it started a program" if started else ""
 
-    def _load(self, names: list[str]) -> None:
-        started = time.process_time()
-        for name in names:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-        self.loading += time.process_time() - started
-
-    def _be_command(self, place: Path, words: tuple[str, ...], out, err, loaded) -> None:
-        known = set(sys.modules)
-        left = max(SECONDS // 2, SECONDS - int(self.loading))
-        resource.setrlimit(resource.RLIMIT_CPU, (left, left + 1))
+    def _be_command(self, place: Path, words: tuple[str, ...], out, err) -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         limit_data_memory(data_memory() + BYTES)
+        signal.alarm(PATIENCE)
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
         os.chdir(place)
@@ -154,10 +126,9 @@ class Attacker:
             code = stop.code or 0
         except BaseException as error:
             print(f"Traceback: {type(error).__name__}: {error}", file=sys.stderr)
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-            print(*(name for name in sys.modules if name not in known), file=loaded, flush=True)
         os._exit(code)
 
 
@@ -165,25 +136,17 @@ def _tree(place: Path) -> set[tuple[Path, int]]:
     return {(path, path.lstat().st_mtime_ns) for path in place.rglob("*")}
 
 
-def _wait(child: int) -> int:
-    """The status of a child; one that does nothing for long is ended, one that is slow on a busy machine is not."""
-    used, until = "", 0.0
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return status
-        if used != (now := _used(child)):
-            used, until = now, time.monotonic() + PATIENCE
-        if time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            return os.waitpid(child, 0)[1]
-        time.sleep(0.005)
-
-
-def _used(child: int) -> str:
-    """The time of the processor that a child has used, in its own unit."""
-    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-    return " ".join(fields[11:13])
+def _in_fork(work: Callable[[], object]) -> str:
+    """What some work says, which leaves no trace in this process: it would count against all that follow."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(send, str(work()).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(send)
+    with os.fdopen(receive) as told:
+        return told.read()
 
 
 @dataclass(frozen=True)
@@ -260,43 +223,21 @@ def _attack_folder(attacker: Attacker, place: Path, good: Path, target: Target, 
     shutil.copytree(good, place, ignore=lambda at, names: others & set(names) if Path(at) == good else [])
     _in_fork(lambda: target.spoils[name](place / target.folder, attacker.canary))
     attack = attacker.run(place, *words)
-    fault = attack.fault_of_going_on(target.named) if target.named else attack.fault
+    fault = attack.fault(target.named)
     shutil.rmtree(place)
     return attacker.hear() or (fault and f"{fault}: {attack.err[-300:]}")
-
-
-def _in_fork(work) -> None:
-    """Do something that leaves no trace in this process: what it takes would count against all that follow."""
-    child = os.fork()
-    if not child:
-        work()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def _attack(attacker: Attacker, place: Path, name: str, command: str) -> str:
     unpacking.SECONDS = ALLOWED if name == AS_USERS else DECODING
     place.mkdir()
-    spec = _write(name, place, attacker.canary)
+    spec = _in_fork(lambda: DATA[name](place, attacker.canary))
     for weights in ("one.pt", "two.pt"):
         (place / weights).touch()
     words = (command, *COMMANDS[command], "--data", spec, "--data-dir", str(place), "--target", "b")
-    fault = attacker.run(place, *words).fault
+    fault = attacker.run(place, *words).fault("")
     shutil.rmtree(place)
     return attacker.hear() or fault
-
-
-def _write(name: str, place: Path, canary: Path) -> str:
-    """Write a file of the corpus in a fork: what that takes would count against the limits of all that follow."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(send, DATA[name](place, canary).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(send)
-    with os.fdopen(receive) as told:
-        return told.read()
 
 
 if __name__ == "__main__":

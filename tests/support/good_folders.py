@@ -70,8 +70,8 @@ def make_networks(folder: Path) -> None:
         torch.save(ModelSpec("mlp", (4,), 3, width=0.05).build().state_dict(), folder / name)
 
 
-def make_bert(top: Path) -> None:
-    """A tiny text classifier of transformers with its tokenizer, "bert", and a table of texts."""
+def make_tokenizer(most: int):
+    """A tokenizer of transformers that knows `WORDS`, for a model that takes so many tokens."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -79,9 +79,14 @@ def make_bert(top: Path) -> None:
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=8, **names).save_pretrained(
-        top / "bert"
-    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=most, **names)
+
+
+def make_bert(top: Path) -> None:
+    """A tiny text classifier of transformers with its tokenizer, "bert", and a table of texts."""
+    import transformers
+
+    make_tokenizer(8).save_pretrained(top / "bert")
     config = transformers.BertConfig(
         vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
         max_position_embeddings=8, pad_token_id=0,

@@ -127,35 +127,24 @@ def mat_bomb(path: Path) -> Path:
 Writer = Callable[[Path, Path], str]  # (folder, canary) -> the spec of data that is to be refused
 
 
-def _image_among_others(content: bytes, name: str = "bad.png") -> Writer:
+def _among_images(put: Callable[[Path, Path], object], name: str = "bad.png") -> Writer:
+    """Something in a folder of images: `put` gets its path and the canary."""
+
     def write(folder: Path, canary: Path) -> str:
-        (image_folder(folder / "images") / "cat" / name).write_bytes(content)
+        put(image_folder(folder / "images") / "cat" / name, canary)
         return f"folder:{folder / 'images'}"
 
     return write
 
 
-def _eps(folder: Path, canary: Path) -> str:
-    (image_folder(folder / "images") / "cat" / "bad.png").write_bytes(postscript(canary))
-    return f"folder:{folder / 'images'}"
+def _image_among_others(content: bytes, name: str = "bad.png") -> Writer:
+    return _among_images(lambda path, canary: path.write_bytes(content), name)
 
 
-def _pipe_as_image(folder: Path, canary: Path) -> str:
-    os.mkfifo(image_folder(folder / "images") / "cat" / "bad.png")
-    return f"folder:{folder / 'images'}"
-
-
-def _device_as_image(folder: Path, canary: Path) -> str:
-    (image_folder(folder / "images") / "cat" / "bad.png").symlink_to("/dev/zero")
-    return f"folder:{folder / 'images'}"
-
-
-def _bomb_image(folder: Path, canary: Path) -> str:
-    at = image_folder(folder / "images") / "cat" / "bad.png"
+def _large_png() -> bytes:
     chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))  # noqa: E731
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0))
-    at.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b""))
-    return f"folder:{folder / 'images'}"
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")
 
 
 def _file(name: str, content: bytes, spec: str = "table") -> Writer:
@@ -174,17 +163,15 @@ def _pipe(name: str, spec: str) -> Writer:
     return write
 
 
-def _npz_of(**members: bytes) -> Writer:
+def _npz(**arrays) -> Writer:
+    """An archive of these arrays, or of what stands in their place."""
+    members = {name: npy(array) for name, array in arrays.items()}
     return lambda folder, canary: f"npz:{npz(folder / 'x.npz', **members)}"
 
 
 def _pickled_npz(folder: Path, canary: Path) -> str:
     np.savez(folder / "x.npz", x_train=np.array([Trap(canary)], dtype=object))
     return f"npz:{folder / 'x.npz'}"
-
-
-def _many_members(folder: Path, canary: Path) -> str:
-    return f"npz:{npz(folder / 'x.npz', **{f'a{i}': b'' for i in range(10_001)})}"
 
 
 def _cifar(content: Callable[[Path], bytes], name: str = "data_batch_1") -> Writer:
@@ -240,25 +227,18 @@ def _parquet(column: Callable[[], object], **options) -> Writer:
         import pyarrow.parquet
 
         table = pyarrow.table({"a": column(), "b": np.zeros(len(column()))})
-        pyarrow.parquet.write_table(table, folder / "x.parquet", compression="zstd", store_schema=False, **options)
+        pyarrow.parquet.write_table(
+            table, folder / "x.parquet", **{"compression": "zstd", "store_schema": False, **options}
+        )
         return f"table:{folder / 'x.parquet'}"
 
     return write
 
 
-def _alike() -> object:
+def _alike(rows: int, value: bytes | str) -> object:
     import pyarrow
 
-    return pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(20_000, np.int32)), [b"x" * 2_000_000])
-
-
-def _parquet_bomb(folder: Path, canary: Path) -> str:
-    import pyarrow
-    import pyarrow.parquet
-
-    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(10**6, np.int32)), pyarrow.array(["x" * 10**5]))
-    pyarrow.parquet.write_table(pyarrow.table({"a": texts, "b": np.zeros(10**6)}), folder / "x.parquet")
-    return f"table:{folder / 'x.parquet'}"
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(rows, np.int32)), [value])
 
 
 def _uci(**files: str) -> Writer:
@@ -270,14 +250,6 @@ def _uci(**files: str) -> Writer:
         for name, text in {**good, **files}.items():
             (folder / "uci" / "x" / f"{name}.txt").write_text(text)
         return "uci:x"
-
-    return write
-
-
-def _npz(**arrays: np.ndarray) -> Writer:
-    def write(folder: Path, canary: Path) -> str:
-        np.savez(folder / "x.npz", **arrays)
-        return f"npz:{folder / 'x.npz'}"
 
     return write
 
@@ -314,10 +286,10 @@ MEMO = b"\x80\x02}" + b"r" + struct.pack("<I", 2**32 - 1) + b"."  # LONG_BINPUT:
 TALKING = "a .tif of which libtiff writes lines of its own"
 
 DATA: dict[str, Writer] = {
-    "a .png that is PostScript": _eps,
+    "a .png that is PostScript": _among_images(lambda path, canary: path.write_bytes(postscript(canary))),
     "a .png that is text": _image_among_others(b"hello"),
     TALKING: _image_among_others(_damaged_tiff(), "bad.tif"),
-    "a picture of 10 GB": _bomb_image,
+    "a picture of 10 GB": _image_among_others(_large_png()),
     "a .jpg of fill bytes": _image_among_others(b"\xff\xd8" + b"\xff" * 20_000_000, "bad.jpg"),
     "a .jpg of a million empty parts": _image_among_others(b"\xff\xd8" + b"\xff\xfe\0\2" * 3_000_000, "bad.jpg"),
     "a .jpg of 6,000 scans": _image_among_others(_many_scans(), "bad.jpg"),
@@ -332,14 +304,14 @@ DATA: dict[str, Writer] = {
     ),
     "a picture with a line break in its name": _image_among_others(b"x", "bad\n\x1b[2J.png"),
     "a list of pictures that are not there": _tiny_imagenet,
-    "a pipe in place of a picture": _pipe_as_image,
-    "a device in place of a picture": _device_as_image,
+    "a pipe in place of a picture": _among_images(lambda path, canary: os.mkfifo(path)),
+    "a device in place of a picture": _among_images(lambda path, canary: path.symlink_to("/dev/zero")),
     "an .npz of 640 MB in 3": lambda folder, canary: f"npz:{bomb_npz(folder / 'x.npz')}",
-    "an .npz that promises 713 TiB": _npz_of(x_train=npy_header("(28, 1000000, 28000000)") + bytes(100)),
-    "an .npz with a negative shape": _npz_of(x_train=npy_header("(-2, -8, 8)") + bytes(128)),
-    "an .npz of texts": _npz_of(x_train=npy_header("(2, 2, 2)", "'<U1'") + bytes(32)),
-    "an .npz of records": _npz_of(x_train=npy_header("(2, 2, 2)", "[('a', '<f4')]") + bytes(32)),
-    "an .npz of numbers of 16 bytes": _npz_of(x_train=npy_header("(2, 2, 2)", "'<c16'") + bytes(128)),
+    "an .npz that promises 713 TiB": _npz(x_train=npy_header("(28, 1000000, 28000000)") + bytes(100)),
+    "an .npz with a negative shape": _npz(x_train=npy_header("(-2, -8, 8)") + bytes(128)),
+    "an .npz of texts": _npz(x_train=npy_header("(2, 2, 2)", "'<U1'") + bytes(32)),
+    "an .npz of records": _npz(x_train=npy_header("(2, 2, 2)", "[('a', '<f4')]") + bytes(32)),
+    "an .npz of numbers of 16 bytes": _npz(x_train=npy_header("(2, 2, 2)", "'<c16'") + bytes(128)),
     "an .npz with a pickle": _pickled_npz,
     "an .npz of labels beyond all integers": _npz(x_train=IMAGES, y_train=np.full(20, 1e300) * (1 + HALVES)),
     "an .npz of values whose squares are infinite": _npz(
@@ -348,7 +320,7 @@ DATA: dict[str, Writer] = {
     "an .npz of labels that are all different": _npz(
         x_train=np.zeros((30_000, 2, 2), np.uint8), y_train=np.arange(30_000)
     ),
-    "an .npz of 10,001 members": _many_members,
+    "an .npz of 10,001 members": _npz(**{f"a{i}": b"" for i in range(10_001)}),
     "a pipe in place of an .npz": _pipe("x.npz", "npz"),
     "an .npy that promises more than it holds": _file("x.npy", npy_header("(2, 1000000, 1000000)"), "npy"),
     "an .npy of objects": _file("x.npy", npy_header("(1,)", "'|O'") + pickle.dumps([1]), "npy"),
@@ -382,8 +354,8 @@ DATA: dict[str, Writer] = {
     "a table of values whose squares are infinite": _file("x.csv", b"a,b\n" + b"1.7e308,1\n-1.7e308,2\n" * 20),
     "a pipe in place of a table": _pipe("x.csv", "table"),
     "a Parquet file that is text": _file("x.parquet", b"PAR1helloPAR1"),
-    "a Parquet file of 100 GB": _parquet_bomb,
-    "a Parquet file of 40 GB in half a kilobyte": _parquet(_alike),
+    "a Parquet file of 100 GB": _parquet(lambda: _alike(10**6, "x" * 10**5), store_schema=True),
+    "a Parquet file of 40 GB in half a kilobyte": _parquet(lambda: _alike(20_000, b"x" * 2_000_000)),
     "a Parquet file of texts that begin alike": _parquet(
         lambda: [f"{'z' * 200_000}{i}" for i in range(500)],
         use_dictionary=False,

@@ -410,9 +410,6 @@ RESULTS: dict[str, Spoil] = {
     "a result of no classes": result_record(classes=3),
     "a result of a tree of classes": result_record(classes=nested(300)),
     "a result of 10^30 members": result_record(size=10**30),
-    "a result of columns of texts": result(**{"test/label": np.array(["a"] * 30)}),
-    "a result of columns of another length": result(**{"test/confidence": np.zeros(7)}),
-    "a result of pickled columns": result(**{"test/label": npy_header("(30,)", "'|O'") + b"x"}),
 }  # fmt: skip
 
 

@@ -341,6 +341,6 @@ def test_bad_input_is_an_error_that_names_the_value(first, second, options, word
 def test_validation_data_without_targets_are_refused():
     ensemble = pb.single(nn.Linear(6, 3))
     x = torch.randn(10, 6)
-    for validation in (x, (x, x, x), 3, torch.utils.data.TensorDataset(x, x), [x], [(x, x, x)]):
+    for validation in (x, (x, x, x), 3, torch.utils.data.TensorDataset(x, x), [x]):
         with pytest.raises(TypeError, match="calibrate"):
             calibrate(ensemble, validation)

@@ -101,7 +101,7 @@ def test_class_bins_add_up_over_batches():
         (lambda: metrics.disagreement([1, 2]), r"two dimensions, but its shape is \(2,\)"),
         (lambda: metrics.mean_iou([-1], [0]), "must not be negative, but one is -1"),
         (lambda: metrics.class_bins([[0.5, 0.5]], [2]), "one target from 0 to 1"),
-        (lambda: metrics.mean_corruption_error([[0.1]], [[0.0]]), "corruption 0 it makes none"),
+        (lambda: metrics.mean_corruption_error([[0.1]], [[0.0]]), "on one corruption it makes none"),
         (lambda: metrics.accuracy([[1], [2]], [1, 2]), r"label \(2, 1\) and target \(2,\)"),
     ],
 )

@@ -152,7 +152,7 @@ def test_batches_are_joined():
     close(Classification.cat([p[:2], p[2:]]).log_members, p.log_members)
     with pytest.raises(ValueError, match="same members"):
         Classification.cat([p, some(members=2)])
-    with pytest.raises(ValueError, match="no parts"):
+    with pytest.raises(ValueError, match="same members"):
         Classification.cat([])
 
 
@@ -280,7 +280,7 @@ def test_regression_rows_members_and_batches():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Regression(torch.zeros(2, 3), torch.tensor([[1.0, 1, 1], [1, -2, 1]])), r"at \[1, 1\] there is -2"),
+        (lambda: Regression(torch.zeros(2, 3), torch.tensor([[1.0, 1, 1], [1, -2, 1]])), "the least is -2"),
         (
             lambda: Regression(torch.zeros(2, 3), torch.ones(2, 4)),
             r"the same shape, but they have \(2, 3\) and \(2, 4\)",

@@ -61,9 +61,11 @@ def compare_command(
     """
     from ..methods import METHODS
     from ..methods.method_info import info_of, keeps_weights
+    from ..study.boosting import check_boosting
     from ..study.grid import Study
+    from ..study.run import load_data
 
-    names = options.specs(data)
+    names = options.split_names(data)
     demo = run.is_demo(names)
     rows = options.DEMO_ROWS if demo else None
     if run.start:
@@ -87,8 +89,8 @@ def compare_command(
     options.check_device(run.device)
     if run.start and not methods:
         study = _without_refusing(study, run)
-    if baselines:
-        _check_baselines(study)
+    for one in study.runs() if baselines else ():
+        check_boosting(load_data(one))
     _conduct(study, out, jobs or (1 if run.device != "cpu" else os.cpu_count() or 1), ray, keep, yes, run, baselines)
 
 
@@ -139,15 +141,6 @@ def _conduct(
         say("[bold red]failed:[/]", f"{name}: {reason}")
     if outcome.failed:
         raise typer.Exit(1)
-
-
-def _check_baselines(study: Any) -> None:
-    """Refuse data that gradient boosting cannot learn from, before anything is trained."""
-    from ..study.boosting import check_boosting
-    from ..study.run import load_data
-
-    for run in study.runs():
-        check_boosting(load_data(run))
 
 
 def _boosting(results: Any, study: Any, folder: Path) -> list[dict[str, Any]]:

@@ -128,9 +128,7 @@ def _try(
     talk = screen(stderr=True)
     with display.watch_runs(talk, False, folder, 1) as watch:
         outcome = conduct(study, folder, report=watch)
-    show = screen()
-    for table in display.result_tables(verdicts(outcome.results), show.width):
-        show.print(table)
+    display.show_tables(verdicts(outcome.results))
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
-    show.print(f"After {epochs} epochs each, with one seed: a first impression, no verdict.")
+    print(f"After {epochs} epochs each, with one seed: a first impression, no verdict.")

@@ -10,7 +10,7 @@ import typer
 from .._common.signed_files import read_signed_json
 from .._common.untrusted import check_shape
 from .common import options
-from .common.messages import say, screen
+from .common.messages import say
 
 
 def report_command(
@@ -44,6 +44,5 @@ def report_command(
     if as_json:
         print(display.as_json(Outcome(results, {}, damaged), found, page=str(page)))
         return
-    for table in display.result_tables(found, (show := screen()).width):
-        show.print(table)
+    display.show_tables(found)
     print(f"Report: {page}")

@@ -364,4 +364,4 @@ def _table_parts(request: Request, parts: list[str], arrays: Mapping[str, np.nda
         inputs = pandas.DataFrame(np.asarray(x), columns=[f"x{i}" for i in range(x.shape[1])])
         frames[part] = pandas.concat([inputs, pandas.DataFrame(y, columns=targets[: y.shape[1]])], axis=1)
     first = frames.pop(parts[0])
-    return TableParts(first, **frames, target=targets or None, task=request.task)
+    return TableParts(first, **frames, target=targets or None)

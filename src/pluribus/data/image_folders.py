@@ -51,8 +51,7 @@ def read_image_folder(request: Request, path: Path | None = None) -> ImageParts:
         del found["test"]
     if set(found) == {"train", "validation"}:  # as ImageNet: what is called val is what is judged on
         found = {"train": found["train"], "test": found["validation"]}
-    read = build_parts(request, path, found)
-    return replace(read, notes=notes + read.notes)
+    return build_parts(request, path, found, notes)
 
 
 def _part_folders(path: Path) -> dict[str, str]:
@@ -68,8 +67,7 @@ def _part_folders(path: Path) -> dict[str, str]:
 def read_variant(request: Request, path: Path) -> ImageParts:
     """Another test set, such as ImageNet-R: one folder per class, of some of the classes."""
     notes = list[str]()
-    read = build_parts(request, path, {"test": list_images(path, notes)})
-    return replace(read, notes=notes + read.notes)
+    return build_parts(request, path, {"test": list_images(path, notes)}, notes)
 
 
 def read_imagenet_c(request: Request, path: Path) -> ImageParts:
@@ -77,10 +75,10 @@ def read_imagenet_c(request: Request, path: Path) -> ImageParts:
     severities = sorted(at for at in path.glob("**/1") if at.is_dir())
     if not severities:
         raise missing_error(request, ["gaussian_noise/1"], path)
-    shifted, classes = {}, _class_names(list_images(severities[0]))
+    shifted, classes = {}, _class_names(list_images(severities[0], []))
     for first in severities:
         levels = [at for at in sorted(first.parent.iterdir()) if at.is_dir() and at.name.isdigit()]
-        parts = [build_parts(request, at, {"test": list_images(at)}, classes) for at in levels]
+        parts = [build_parts(request, at, {"test": list_images(at, [])}, [], classes) for at in levels]
         shifted[first.parent.name] = [part.rows for part in parts]
     return ImageParts(classes=classes, shifted=shifted)
 
@@ -100,8 +98,8 @@ def read_tiny_imagenet(request: Request, path: Path) -> ImageParts:
             raise ValueError("each line must be the name of an image, a tab and its class")
         if absent := next((row[0] for row in rows if row[0] not in there), None):
             raise ValueError(f"it names {absent}, which is not in {images}")
-    test = [(str(images / row[0]), row[1]) for row in rows]
-    return build_parts(request, path, {"train": list_images(path / "train"), "test": test})
+    test, notes = [(str(images / row[0]), row[1]) for row in rows], list[str]()
+    return build_parts(request, path, {"train": list_images(path / "train", notes), "test": test}, notes)
 
 
 # ---------------------------------------------------------------- from files to parts
@@ -109,7 +107,7 @@ def read_tiny_imagenet(request: Request, path: Path) -> ImageParts:
 Listing = list[tuple[str, str]]  # the path of an image and its class; "" for none
 
 
-def list_images(path: Path, notes: list[str] | None = None) -> Listing:
+def list_images(path: Path, notes: list[str]) -> Listing:
     """The images under a folder, in order, each with the name of the first-level folder that it is in.
 
     Links are followed, as subsets of ImageNet are often folders of links; but a folder is visited once, and at its own
@@ -121,7 +119,7 @@ def list_images(path: Path, notes: list[str] | None = None) -> Listing:
         for name in files:
             if is_image(name):
                 found.append((os.path.join(at, name), label))
-    if left_out and notes is not None:
+    if left_out:
         notes.append(
             f"{path}: links were left out that lead to folders that are already read or that contain this one: "
             f"{list_names(left_out, 5)}."
@@ -164,7 +162,7 @@ def _class_names(found: Listing) -> tuple[str, ...]:
 
 
 def build_parts(
-    request: Request, path: Path, found: dict[str, Listing], classes: tuple[str, ...] | None = None
+    request: Request, path: Path, found: dict[str, Listing], notes: list[str], classes: tuple[str, ...] = ()
 ) -> ImageParts:
     """The parts of listed images, with their classes numbered in order."""
     empty = [name for name, images in found.items() if not images]
@@ -173,7 +171,6 @@ def build_parts(
         raise ValueError(f"{request.spec}: {path} has no images for the {empty[0]} part: no file ends in {endings}.")
     classes = classes or _class_names([one for images in found.values() for one in images])
     number = {name: i for i, name in enumerate(classes)}
-    notes: list[str] = []
     shape = request.shape or choose_shape(request, [at for at, _ in next(iter(found.values()))], notes)
     splits = {}
     for name, images in found.items():
@@ -244,7 +241,6 @@ class ImageFiles:
     shape: Shape
     root: Path | None = None
     unpack_limit: Limit = None
-    border: int = 0
     resize: Callable[[Any, Shape], Tensor] | None = None  # by default the short side, and the centre is cut out
     fixed: bool = True  # whether an image is the same each time it is read
     _decoded: dict[int, Tensor] = field(default_factory=dict, init=False)
@@ -299,23 +295,19 @@ class ImageFiles:
     def _decode(self, row: int) -> Tensor:
         if row in self._decoded:
             return self._decoded[row]
-        image = decode(self.paths[row], self.shape, self.unpack_limit, self.border, self.resize)
+        image = decode(self.paths[row], self.shape, self.unpack_limit, self.resize)
         if self.fixed and len(self) * math.prod(self.shape) <= CACHE_BYTES:
             self._decoded[row] = image
         return image
 
 
 def decode(
-    path: str | Path,
-    shape: Shape,
-    limit: Limit = None,
-    border: int = 0,
-    resize: Callable[[Any, Shape], Tensor] | None = None,
+    path: str | Path, shape: Shape, limit: Limit = None, resize: Callable[[Any, Shape], Tensor] | None = None
 ) -> Tensor:
-    """One image as bytes, (channels, height, width): turned upright, without so many pixels of border, resized.
+    """One image as bytes, (channels, height, width): turned upright and resized.
 
     Args:
-        resize: makes a tensor of the shape of an image; by default the short side is resized, and the centre cut out
+        resize: makes a tensor of the shape of an image; by default `resize_and_crop`
     """
     _pillow()  # without Pillow it is not the image that is broken
     try:
@@ -327,19 +319,11 @@ def decode(
                 raise TooLargeError(f"its {image.width}x{image.height} pixels", allowed)
             with _ONE_LARGE if size > LARGE else nullcontext():
                 require("PIL.ImageOps", "reading images", "data").exif_transpose(image, in_place=True)
-                return (resize or _resize_and_crop)(_without_border(image, border), shape)
+                return (resize or resize_and_crop)(image, shape)
     except Exception as error:  # each format of Pillow fails in ways of its own
         raise ValueError(
             f'{path}: the image cannot be read: {str(error).rstrip(".")}. Remove it, or load with broken="skip".'
         ) from error
-
-
-def _without_border(image: Any, border: int) -> Any:
-    if not border:
-        return image
-    if min(image.size) <= 2 * border:
-        raise ValueError(f"nothing of its {image.width}x{image.height} pixels is left inside a border of {border}")
-    return image.crop((border, border, image.width - border, image.height - border))
 
 
 _ONE_LARGE = threading.Lock()
@@ -392,9 +376,8 @@ def stretch(image: Any, shape: Shape) -> Tensor:
 
 
 def _random_crop(image: Any, shape: Shape, scale: Sequence[float], ratio: Sequence[float]) -> Tensor:
-    whole = _as_bytes(image, shape[0])
-    box = _random_box(whole.height, whole.width, scale, ratio)
-    return _as_tensor(whole.resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR, box))
+    box = _random_box(image.height, image.width, scale, ratio)
+    return _as_tensor(_as_bytes(image, shape[0]).resize((shape[2], shape[1]), _pillow().Resampling.BILINEAR, box))
 
 
 def _random_box(height: int, width: int, scale: Sequence[float], ratios: Sequence[float]) -> tuple[int, int, int, int]:
@@ -414,18 +397,16 @@ def _random_box(height: int, width: int, scale: Sequence[float], ratios: Sequenc
     return left, top, left + across, top + down
 
 
-def _resize_and_crop(image: Any, shape: Shape) -> Tensor:
+def resize_and_crop(image: Any, shape: Shape) -> Tensor:
+    """An image whose short side is resized and whose centre is cut out."""
     _, height, width = shape
     image = _as_bytes(image, shape[0])
-    if image.size != (width, height):
-        top, bottom, left, right = part_in_view(image.height, image.width, height, width)
-        if (bottom - top, right - left) != (image.height, image.width):
-            image = image.crop((left, top, right, bottom))
-        new_height, new_width = covering_size(image.height, image.width, height, width)
-        image = image.resize((new_width, new_height), _pillow().Resampling.BILINEAR)
-        left, top = (new_width - width) // 2, (new_height - height) // 2
-        image = image.crop((left, top, left + width, top + height))
-    return _as_tensor(image)
+    top, bottom, left, right = part_in_view(image.height, image.width, height, width)
+    image = image.crop((left, top, right, bottom))
+    new_height, new_width = covering_size(image.height, image.width, height, width)
+    image = image.resize((new_width, new_height), _pillow().Resampling.BILINEAR)
+    left, top = (new_width - width) // 2, (new_height - height) // 2
+    return _as_tensor(image.crop((left, top, left + width, top + height)))
 
 
 def _as_tensor(image: Any) -> Tensor:

@@ -11,13 +11,16 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from .._common.untrusted import LONGEST_JSON, check_shape, open_file, read_json
-from .dataset import Split, labelled_split
-from .image_folders import ImageFiles, build_parts, choose_shape, list_images, take_readable
+from .dataset import Shape, Split, labelled_split
+from .image_folders import ImageFiles, build_parts, choose_shape, list_images, resize_and_crop, take_readable
 from .source import ImageParts, Request, missing_error, reading
 
 BORDER = 2  # pixels: ObjectNet's images have a red frame, which must not be shown to a network
@@ -42,8 +45,7 @@ def read_imagenet_v2(request: Request, path: Path) -> ImageParts:
             f"{request.spec}: the folders in {path} must be named 0 to 999, the numbers of the classes, but there is "
             f"{strange[0]!r}."
         )
-    read = build_parts(request, path, {"test": found})
-    return ImageParts(test=read.test, classes=read.classes, numbered=True, notes=notes + read.notes)
+    return replace(build_parts(request, path, {"test": found}, notes), numbered=True)
 
 
 def read_objectnet(request: Request, path: Path) -> ImageParts:
@@ -62,7 +64,8 @@ def read_objectnet(request: Request, path: Path) -> ImageParts:
         raise ValueError(f"{request.spec}: {images} has no images of the classes in {path / 'mappings'}.")
     kinds = sorted(answers)
     number = {name: i for i, name in enumerate(kinds)}
-    return _answered_parts(request, images, found, number, [answers[name] for name in kinds], notes, border=BORDER)
+    meant = [answers[name] for name in kinds]
+    return _answered_parts(request, images, found, number, meant, notes, resize=_inside_frame)
 
 
 def read_vid_robust(request: Request, path: Path) -> ImageParts:
@@ -70,7 +73,7 @@ def read_vid_robust(request: Request, path: Path) -> ImageParts:
     sets = _read(request, path, "metadata/pmsets.json", {str: [str]})
     labels = _read(request, path, "metadata/labels.json", {str: [int]})
     answers, wnids = _vid_classes(request, path / "misc")
-    named = {at for anchor, others in sets.items() for at in (anchor, *others)}
+    named = [at for anchor, others in sets.items() for at in (anchor, *others)]
     with reading(path / "metadata/labels.json"):
         kinds = {at: frozenset(labels[at]) for at in named}
     return _video_parts(request, path, sets, kinds, answers, wnids)
@@ -94,6 +97,12 @@ def read_ytbb_robust(request: Request, path: Path) -> ImageParts:
 
 
 # ---------------------------------------------------------------- ObjectNet
+
+
+def _inside_frame(image: Any, shape: Shape) -> Tensor:
+    if min(image.size) <= 2 * BORDER:
+        raise ValueError(f"nothing of its {image.width}x{image.height} pixels is left inside a border of {BORDER}")
+    return resize_and_crop(image.crop((BORDER, BORDER, image.width - BORDER, image.height - BORDER)), shape)
 
 
 def _objectnet_answers(request: Request, folder: Path) -> dict[str, list[int]]:
@@ -219,14 +228,14 @@ def _answered_parts(
     answers: list[list[int]],
     notes: list[str],
     *,
-    border: int = 0,
+    resize: Callable[[Any, Shape], Tensor] | None = None,
     sets: list[int] | None = None,
 ) -> ImageParts:
     """Rows whose targets are numbers into `answers`."""
     if wrong := [place for places in answers for place in places if not 0 <= place < 1000]:
         raise ValueError(f"{request.spec}: {wrong[0]} is not one of ImageNet's 1,000 class numbers.")
     shape = request.shape or choose_shape(request, [at for at, _ in found], notes)
-    inputs = ImageFiles([at for at, _ in found], shape, root, request.unpack_limit, border)
+    inputs = ImageFiles([at for at, _ in found], shape, root, request.unpack_limit, resize)
     rows = labelled_split(inputs, [number[label] for _, label in found])
     rows = take_readable(request, rows, notes)
     if sets is not None:

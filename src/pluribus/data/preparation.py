@@ -193,10 +193,11 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
     }
     if len(targets) > 1:
         classes: tuple[str, ...] = ()
-        task: Task = _task_of_several(request, frames.task, parts["train"][targets], notes)
+        task: Task = _task_of_several(request, parts["train"][targets], notes)
     else:
-        check_task(request, frames.task, ("classification", "regression"))
-        task = frames.task or _task(parts["train"][targets[0]], request, notes)
+        wanted = frames.task or request.task
+        check_task(request, wanted, ("classification", "regression"))
+        task = wanted or _task(parts["train"][targets[0]], request, notes)
         classes = _classes(request, parts, targets[0], task, notes)
     whole = parts["train"]
     codes = torch.from_numpy(class_numbers(whole[targets[0]], classes)) if classes else torch.zeros(len(whole))
@@ -212,15 +213,15 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
         for name, part in parts.items():
             for column, values in zip(targets, encoding["values"], strict=True):
                 check_seen(request, name, sorted(set(map(label_of, part[column].unique())) - set(values)))
-    encoding |= {"missing": list(frames.missing)} if frames.missing else {}
-    if frames.tokenizer is None:
+    encoding |= {"missing": list(request.missing)} if request.missing else {}
+    if not frames.texts:
         inputs = divided["train"].drop(columns=target)
         encoding["columns"] = column_rules(inputs, notes, scale=frames.scale)
         if request.numbers != "standard":
             {"quantile": add_quantiles_, "piecewise": add_bins_}[request.numbers](encoding["columns"], inputs)
     else:
         every = require("pandas", "reading tables", "data").concat(divided.values()).drop(columns=target)
-        encoding["columns"] = [text_rule(every, frames.tokenizer, frames.long_texts, request.spec, notes)]
+        encoding["columns"] = [text_rule(every, request, notes)]
     if not encoding["columns"]:
         raise ValueError(f"{request.spec}: no column but the target is left to predict from. {' '.join(notes)}")
     with warnings.catch_warnings():
@@ -246,20 +247,20 @@ def build_table_data(request: Request, frames: TableParts, share: float) -> Data
 def _targets(request: Request, frames: TableParts) -> list[str]:
     """The columns to predict; a text with commas names several, unless there is one column of that name."""
     columns = list_names(list(map(str, frames.train.columns)))
-    if not frames.target:
+    target = frames.target or request.target
+    if not target:
         raise ValueError(
             f"{request.spec}: name the column to predict with target= (command line: --target). There are: {columns}."
         )
-    if isinstance(frames.target, str):
-        whole = frames.target in frames.train.columns or "," not in frames.target
-        targets = [frames.target] if whole else [name.strip() for name in frames.target.split(",")]
+    if isinstance(target, str):
+        whole = target in frames.train.columns or "," not in target
+        targets = [target] if whole else [name.strip() for name in target.split(",")]
     else:
-        targets = list(frames.target)
+        targets = list(target)
     for part in (frames.train, frames.validation, frames.test):
-        for target in targets if part is not None else ():
-            if target not in part.columns:
-                columns = list_names(list(map(str, part.columns)))
-                raise ValueError(f'{request.spec}: the target "{target}" is not a column. There are: {columns}.')
+        if part is not None and (absent := [name for name in targets if name not in part.columns]):
+            columns = list_names(list(map(str, part.columns)))
+            raise ValueError(f'{request.spec}: the target "{absent[0]}" is not a column. There are: {columns}.')
     if len(set(targets)) < len(targets):
         raise ValueError(f"{request.spec}: every target must be named once, but they are {list_names(targets)}.")
     return targets
@@ -284,11 +285,11 @@ def _rows_with_target(request: Request, frame: Frame, targets: list[str], part: 
     return frame
 
 
-def _task_of_several(request: Request, task: Task | None, values: Frame, notes: list[str]) -> Task:
+def _task_of_several(request: Request, values: Frame, notes: list[str]) -> Task:
     """Several targets are numbers ("regression"), or each is a question with two answers ("multilabel")."""
     texts = [name for name, kind in values.dtypes.items() if kind.kind not in "iufb"]
     many = [name for name in values.columns if values[name].nunique() > 2]
-    task = task or ("regression" if many and not texts else "multilabel")
+    task = request.task or ("regression" if many and not texts else "multilabel")
     check_task(request, task, ("regression", "multilabel"))
     if wrong := texts if task == "regression" else many:
         found = ", ".join(label_of(value) for value in values[wrong[0]].unique()[:3])

@@ -101,12 +101,9 @@ class TableParts:
     """Tables as a source holds them, before anything is divided or encoded.
 
     Args:
-        target: the column to predict, or several, as a list or with commas; None: this is outside data only
-        task: "classification", "regression" or "multilabel"; None: decided by the target's values
+        target, task: where the source itself says what is predicted; None: the request says it
         scale: whether numbers are standardised; the toys' coordinates stay as they are
-        tokenizer: the folder of the tokenizer that reads the one column of texts; None: there are numbers
-        long_texts: what becomes of those that are too long, "cut" or "refuse"
-        missing: words that stand for a missing value, in these files and in those that are predicted
+        texts: whether one column holds texts for a tokenizer
     """
 
     train: Any
@@ -117,9 +114,7 @@ class TableParts:
     ood: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     scale: bool = True
-    tokenizer: str | None = None
-    long_texts: str = "cut"
-    missing: tuple[str, ...] = ()
+    texts: bool = False
 
     @property
     def rows(self) -> Any:

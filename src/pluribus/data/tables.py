@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,6 @@ NO_VALUE = frozenset(
     "NA N/A n/a #N/A <NA> NaN nan -nan NULL null None".split()
 )  # in a column of numbers, flags or dates
 
-EXACT = 2**53  # larger whole numbers are not exact as floats
 PARTS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 UCI_PAGE = (
@@ -72,23 +71,22 @@ UCI_PAGE = (
 def load_table(request: Request) -> TableParts:
     """A CSV or Parquet file, or a folder with train.csv, test.csv and perhaps validation.csv (or .parquet)."""
     path = argument_path(request)
-    told: Any = {"target": request.target, "task": request.task, "missing": request.missing}
     read = partial(read_table, limit=request.unpack_limit, missing=request.missing)
     if not path.is_dir():
-        return TableParts(read(path), **told)
+        return TableParts(read(path))
     found: dict[str, Any] = {}
     for part, names in PARTS.items():
         files = [path / f"{name}{end}" for name in names for end in (".csv", ".csv.gz", ".parquet")]
         found[part] = next((read(file) for file in files if file.is_file()), None)
     if found["train"] is None:
         raise missing_error(request, ["train.csv", "train.parquet"], path)
-    return TableParts(**found, **told)
+    return TableParts(**found)
 
 
 def load_text(request: Request) -> TableParts:
     """A table as for `load_table`, of whose columns one holds texts, which are read as the model's tokenizer does."""
-    tokenizer = check_tokenizer(request)
-    return replace(load_table(request), tokenizer=tokenizer, long_texts=request.long_texts)
+    check_tokenizer(request)
+    return replace(load_table(request), texts=True)
 
 
 def load_uci(request: Request) -> TableParts:
@@ -145,8 +143,7 @@ def read_table(path: Path, limit: Limit = None, missing: Sequence[str] = ()) -> 
         with open_file(path) as file:
             allowed = limit_for(os.fstat(file.fileno()).st_size, limit, ALWAYS)
             if path.suffix.lower() in (".parquet", ".pq"):
-                table = read_parquet(file, path, allowed)
-                frame = _with_exact_numbers(table.to_pandas(), table)
+                frame = _plain_kinds(read_parquet(file, path, allowed).to_pandas(types_mapper=_exact_kinds().get))
                 numbers = [float(word) for word in missing if re.fullmatch(r"-?\d+(\.\d+)?", word)]
                 frame = frame.mask(frame.isin([*missing, *numbers])) if missing else frame
             else:
@@ -177,8 +174,6 @@ def _read_csv(file: BinaryIO, path: Path, allowed: int, missing: Sequence[str]) 
         try:
             separator = _separator(_as_text(file, path, allowed, encoding))
             frame = _parse_csv(_as_text(file, path, allowed, encoding), separator, missing)
-            if kinds := _exact_kinds(frame):
-                frame = _parse_csv(_as_text(file, path, allowed, encoding), separator, missing, kinds)
             break
         except UnicodeDecodeError as error:
             failed = error
@@ -187,10 +182,11 @@ def _read_csv(file: BinaryIO, path: Path, allowed: int, missing: Sequence[str]) 
     return _without_missing_words(frame if separator == "," else _with_decimal_points(frame))
 
 
-def _parse_csv(text: TextIO, separator: str, missing: Sequence[str], kinds: Mapping[str, str] | None = None) -> Frame:
+def _parse_csv(text: TextIO, separator: str, missing: Sequence[str]) -> Frame:
     """The columns as pandas reads them. Rows may end in a separator that the header lacks, but in nothing else.
 
-    By default pandas takes the first column of such rows for their names, and shifts all others.
+    By default pandas takes the first column of such rows for their names, and shifts all others; and it makes whole
+    numbers floats where one is missing, which large ones do not survive.
     """
     pandas = require("pandas", "reading tables", "data")
     no_value = ["", "?", *missing]  # UCI's files write "?"
@@ -198,8 +194,8 @@ def _parse_csv(text: TextIO, separator: str, missing: Sequence[str], kinds: Mapp
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
             frame = pandas.read_csv(
-                text, sep=separator, skipinitialspace=True, low_memory=False, index_col=False, dtype=kinds,
-                keep_default_na=False, na_values=no_value,
+                text, sep=separator, skipinitialspace=True, low_memory=False, index_col=False, keep_default_na=False,
+                na_values=no_value, dtype_backend="numpy_nullable",
             )  # fmt: skip
     except pandas.errors.ParserWarning:
         raise ValueError(
@@ -209,18 +205,21 @@ def _parse_csv(text: TextIO, separator: str, missing: Sequence[str], kinds: Mapp
     for name, values in frame.items():  # pandas leaves empty fields in columns of whole numbers above 2**63 as texts
         if values.dtype.kind not in "biufM" and (empty := values.isin(no_value)).any():
             frame[name] = values.mask(empty)
-    return frame
+    return _plain_kinds(frame)
 
 
-def _exact_kinds(frame: Frame) -> dict[str, str]:
-    """Kinds that keep the digits of whole numbers that became floats, because some are missing, but are too large."""
-    found = {}
-    for name in [name for name, kind in frame.dtypes.items() if kind == "float64"]:
-        present = frame[name].dropna()
-        if len(present) < len(frame) and abs(present).max() >= EXACT and (present == present.round()).all():
-            if present.between(-(2.0**63), 2.0**64, inclusive="left").all():
-                found[name] = "Int64" if present.max() < 2.0**63 else "UInt64"
-    return found
+def _exact_kinds() -> dict[Any, Any]:
+    """What keeps whole numbers of Arrow whole where some are missing."""
+    arrow, pandas = (require(name, "reading Parquet files", "data") for name in ("pyarrow", "pandas"))
+    return {arrow.int64(): pandas.Int64Dtype(), arrow.uint64(): pandas.UInt64Dtype()}
+
+
+def _plain_kinds(frame: Frame) -> Frame:
+    """Nullable columns as those of numpy, which are faster, but for whole numbers and flags with missing values."""
+    nullable = [(name, kind) for name, kind in frame.dtypes.items() if hasattr(kind, "numpy_dtype")]
+    return frame.astype(
+        {name: kind.numpy_dtype for name, kind in nullable if kind.kind == "f" or not frame[name].hasnans}
+    )
 
 
 def _without_missing_words(frame: Frame) -> Frame:
@@ -255,15 +254,6 @@ def _as_text(file: BinaryIO, path: Path, allowed: int, encoding: str) -> TextIO:
     return io.TextIOWrapper(io.BufferedReader(stream, 2**18), encoding, newline="")
 
 
-def _with_exact_numbers(frame: Frame, table: Any) -> Frame:
-    """The frame of a Parquet table in which large whole numbers next to missing ones keep their digits."""
-    arrow, pandas = (require(name, "reading Parquet files", "data") for name in ("pyarrow", "pandas"))
-    for name, kind in _exact_kinds(frame).items():
-        if arrow.types.is_integer(table.schema.field(name).type):
-            frame[name] = pandas.array(table.column(name).to_pylist(), dtype=kind)
-    return frame
-
-
 def _with_decimal_points(frame: Frame) -> Frame:
     """Columns of numbers such as 1.234,5 as numbers: where commas do not separate columns, they may be decimal."""
     for name in frame.columns[[values.dtype.kind not in "biufM" for _, values in frame.items()]]:
@@ -296,9 +286,7 @@ def column_rules(frame: Frame, notes: list[str], *, scale: bool = True) -> list[
 
 def add_quantiles_(rules: list[dict[str, Any]], frame: Frame) -> None:
     """Let numbers and dates become normal scores: a value becomes the quantile of N(0, 1) that it is in these rows."""
-    for rule in (rule for rule in rules if rule["kind"] in ("number", "date")):
-        values = (column_numbers(frame[rule["name"]], rule["kind"]) - rule["mean"]) / rule["std"]
-        present = np.sort(values[~np.isnan(values)])
+    for rule, present in _scaled_numbers(rules, frame):
         levels = (np.arange(len(present)) + 0.5) / len(present)
         picked = np.unique(np.linspace(0, len(present) - 1, min(KNOTS, len(present))).round().astype(int))
         knots, where = np.unique(present[picked], return_inverse=True)
@@ -312,18 +300,24 @@ def add_bins_(rules: list[dict[str, Any]], frame: Frame) -> None:
 
     A first layer on these columns computes what it would on linear embeddings of them. Columns of two values stay.
     """
-    package, numbers = _embeddings(), [rule for rule in rules if rule["kind"] in ("number", "date")]
-    for rule in numbers:
-        values = (column_numbers(frame[rule["name"]], rule["kind"]) - rule["mean"]) / rule["std"]
-        present = torch.from_numpy(values[~np.isnan(values)])[:, None]
-        if len(present.unique()) > 2:
-            rule["bins"] = package.compute_bins(present, n_bins=min(BINS, len(present) - 1))[0].tolist()
-    total = sum(len(rule.get("bins", ())) for rule in numbers)
+    package = _embeddings()
+    for rule, present in _scaled_numbers(rules, frame):
+        if len(np.unique(present)) > 2:
+            bins = package.compute_bins(torch.from_numpy(present)[:, None], n_bins=min(BINS, len(present) - 1))
+            rule["bins"] = bins[0].tolist()
+    total = sum(len(rule.get("bins", ())) for rule in rules)
     if total > MOST_BINS:
         raise ValueError(
-            f"numbers: piecewise-linear encoding of {len(numbers):,} columns would give {total:,}, but at most "
+            f"numbers: piecewise-linear encoding of {len(rules):,} columns would give {total:,}, but at most "
             f'{MOST_BINS:,} are useful. Choose "standard" or "quantile" (command line: --numbers).'
         )
+
+
+def _scaled_numbers(rules: list[dict[str, Any]], frame: Frame) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """The rules of numbers and dates, each with its values in standard deviations from the mean, in order."""
+    for rule in (rule for rule in rules if rule["kind"] in ("number", "date")):
+        values = (column_numbers(frame[rule["name"]], rule["kind"]) - rule["mean"]) / rule["std"]
+        yield rule, np.sort(values[~np.isnan(values)])
 
 
 def _embeddings() -> Any:
@@ -331,12 +325,12 @@ def _embeddings() -> Any:
 
 
 def _scale(column: dict[str, Any], numbers: np.ndarray) -> np.ndarray:
-    """Numbers in standard deviations from the mean, as normal scores, or in bins: (rows) or (rows, bins)."""
+    """Numbers in standard deviations from the mean, as normal scores, or in bins: (rows, 1) or (rows, bins)."""
     scaled = (numbers - column["mean"]) / column["std"]
     if "bins" in column:
         bins = torch.tensor(column["bins"], dtype=torch.float64)
         return _embeddings().PiecewiseLinearEncoding([bins])(torch.from_numpy(scaled)[:, None]).numpy()
-    return np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled
+    return (np.interp(scaled, column["knots"], column["scores"]) if "knots" in column else scaled)[:, None]
 
 
 def _column_rule(values: Series, notes: list[str], scale: bool) -> dict[str, Any] | None:
@@ -454,35 +448,28 @@ def map_values(values: Series, function: Callable[[Any], Any], missing: Any) -> 
     return np.array([*map(function, distinct), missing])[codes]  # the code of a missing value is -1
 
 
-def feature_names(encoding: dict[str, Any]) -> list[str]:
-    """What each input of a table is, in order.
+def feature_groups(encoding: dict[str, Any]) -> list[list[str]]:
+    """The inputs of each feature of a table: the levels of a category are one feature, and so are a number's bins.
 
-    >>> feature_names({"columns": [{"name": "colour", "kind": "category", "levels": ["blue"]}]})
-    ['colour = blue', 'colour unknown']
+    >>> feature_groups({"columns": [{"name": "colour", "kind": "category", "levels": ["blue"]}]})
+    [['colour = blue', 'colour unknown']]
     """
-    names = []
+    found: list[list[str]] = []
     for column in encoding["columns"]:
+        name = column["name"]
         if column["kind"] == "text":
-            names += [f"{column['name']}, token {i + 1}" for i in range(column["length"])]
+            found.append([f"{name}, token {i + 1}" for i in range(column["length"])])
         elif column["kind"] == "category":
-            names += [*(f"{column['name']} = {level}" for level in column["levels"]), f"{column['name']} unknown"]
+            found.append([*(f"{name} = {level}" for level in column["levels"]), f"{name} unknown"])
         else:
-            bins = [f"{column['name']}, bin {i}" for i in range(1, len(column.get("bins", ())))]
-            names += [*(bins or [column["name"]]), *([f"{column['name']} missing"] if column["missing"] else [])]
-    return names
-
-
-def feature_sizes(encoding: dict[str, Any]) -> list[int]:
-    """How many inputs each feature of a table has: the columns of a category, or the bins of a number, are one feature.
-
-    >>> feature_sizes({"columns": [{"kind": "category", "levels": ["blue"]}, {"kind": "number", "missing": True}]})
-    [2, 1, 1]
-    """
-    found: list[int] = []
-    for column in encoding["columns"]:
-        own = max(len(column.get("bins", ())) - 1, 1)
-        found += [len(column["levels"]) + 1] if column["kind"] == "category" else [own, *[1] * column["missing"]]
+            found.append([f"{name}, bin {i}" for i in range(1, len(column.get("bins", ())))] or [name])
+            found += [[f"{name} missing"]] if column["missing"] else []
     return found
+
+
+def feature_names(encoding: dict[str, Any]) -> list[str]:
+    """What each input of a table is, in order."""
+    return [name for group in feature_groups(encoding) for name in group]
 
 
 def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
@@ -495,7 +482,7 @@ def _encode_column(column: dict[str, Any], values: Series) -> np.ndarray:
     known = ~np.isnan(numbers)
     if values.dtype.kind not in {"number": "iuf", "flag": "b", "date": "M"}[column["kind"]]:
         _check_readable(column, values, ~known & (values.notna() & ~values.isin(NO_VALUE)).to_numpy())
-    scaled = _scale(column, np.where(known, numbers, column["mean"])).reshape(len(numbers), -1)
+    scaled = _scale(column, np.where(known, numbers, column["mean"]))
     if "knots" in column:
         scaled[~known] = 0.0
     return np.concatenate([scaled, ~known[:, None]], axis=1) if column["missing"] else scaled

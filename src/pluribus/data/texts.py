@@ -35,9 +35,9 @@ def check_tokenizer(request: Request) -> str:
     return str(folder)
 
 
-def text_rule(frame: Any, folder: str, long: str, spec: str, notes: list[str]) -> dict[str, Any]:
+def text_rule(frame: Any, request: Request, notes: list[str]) -> dict[str, Any]:
     """How texts become numbers, as all rows of a table without its target say; what is cut is said in the notes."""
-    name = _text_column(frame, spec, notes)
+    name, folder, long = _text_column(frame, request.spec, notes), check_tokenizer(request), request.long_texts
     column = {"name": name, "kind": "text", "tokenizer": folder, "length": 0, "most": most_tokens(folder), "long": long}
     lengths = np.array([len(row) for row in _tokens(column, frame[name], long, notes)])
     return {**column, "length": int(lengths.max())}

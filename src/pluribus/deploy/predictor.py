@@ -15,7 +15,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .._common.signed_files import read_safetensors, read_signed_json, write_safetensors, write_signed_json
+from .._common.signed_files import (
+    check_digest,
+    read_safetensors,
+    read_signed_json,
+    write_safetensors,
+    write_signed_json,
+)
 from .._common.trees import tensors_of
 from .._common.untrusted import Finite, Number, check_shape
 from ..core.ensemble import Ensemble
@@ -576,9 +582,9 @@ def _read_distance(record: dict[str, Any], ensemble: Ensemble, folder: Path) -> 
         return None
     try:
         _, tensors = read_safetensors(folder / DISTANCE)
-        return FeatureDistance(ensemble.member(0), found["kind"], found["head"], tensors, found["neighbours"]).to(
-            next(ensemble.parameters()).device
-        )
+        made = FeatureDistance(ensemble.member(0), found["kind"], found["head"], tensors, found["neighbours"])
+        check_digest(folder / DISTANCE, note=True)
+        return made.to(next(ensemble.parameters()).device)
     except (ValueError, TypeError, AttributeError, OSError) as error:
         raise ValueError(f"predict: {str(folder / DISTANCE)!r} is damaged ({error}). Upgrade again.") from error
 

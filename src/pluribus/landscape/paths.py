@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..methods.building import check_number, check_whole
+from ..methods.building import check_choice, check_number, check_whole
 from ..surgery.copying import state
 from .common.batch_statistics import refresh_, statistics_layers
 from .common.examples import Criterion, Examples, answer_of, loss_of, shuffled
-from .common.networks import Networks, network_of, networks_of, put_
+from .common.networks import Networks, network_of, networks_of, put_, rest_of
 from .common.points import Measuring, Span, check_measuring, measure_points
 from .planes import Surface, check_grid
 
@@ -105,19 +105,16 @@ def tunnel(
     along = (ends.weights[1] - ends.weights[0]).double()
     if not along.norm() > 0:
         raise ValueError("tunnel: the two networks are the same. Give two that differ.")
-    positions = np.linspace(0, 1, points + 2)
-    shift = _first_shift(ends, along, seed)
-    corners, buffers = [ends.weights[0]], [ends.buffers_of(0)]
-    for t in positions[1:-1]:
-        base = ends.mix([1 - t, t])
-        module = ends.build(base, ends.mix_buffers([1 - t, t]))
-        moved = _descend(module, ends, base, shift, along, loss, data, steps, lr, batch_size, seed)
+    shift, path = _first_shift(ends, along, seed), _straight(ends, "polygon", points)
+    corners = path.networks
+    corners.task = ends.task or task
+    for i in range(1, points + 1):
+        module, base = corners[i], corners.weights[i]
+        corners.weights[i] = _descend(module, ends, base, shift, along, loss, data, steps, lr, batch_size, seed)
         refresh_(module, data)
-        corners.append(moved)
-        buffers.append({name: dict(state(module))[name].detach().cpu().clone() for name in ends.buffers})
-    corners, buffers = [*corners, ends.weights[1]], [*buffers, ends.buffers_of(1)]
-    stacked = {name: torch.stack([part[name] for part in buffers]) for name in ends.buffers}
-    return Path(Networks(ends.model, torch.stack(corners), stacked, ends.task or task, ends.class_dim), positions)
+        for name, value in rest_of(ends.layout, dict(state(module))).items():
+            corners.buffers[name][i] = value
+    return path
 
 
 @dataclass(frozen=True)
@@ -366,8 +363,7 @@ def curve(
     True
     """
     ends = networks_of("curve", [network_of("curve", part) for part in (a, b)])
-    if kind not in ("bezier", "polygon"):
-        raise ValueError(f'curve: kind must be "bezier" or "polygon", but it is {kind!r}.')
+    check_choice("curve", "kind", kind, ("bezier", "polygon"))
     bends, steps = check_whole("curve", "bends", bends), check_whole("curve", "steps", steps)
     check_number("curve", "lr", lr, "positive", lambda value: value > 0)
     if torch.equal(ends.weights[0], ends.weights[1]):
@@ -377,13 +373,16 @@ def curve(
     loss = loss_of("curve", ends, first, criterion, task)
     trained = nn.Parameter(path.networks.weights[1:-1].clone())
     made = torch.optim.Adam([trained], lr, weight_decay=weight_decay)
-    walk = _Walk(path, loss)
+    module = path.at(0.5)
+    for layer in statistics_layers(module):
+        layer.training = True
     draws = np.random.default_rng(seed).random(steps)
     for step, (t, batch) in enumerate(zip(draws, shuffled("curve", data, batch_size, seed), strict=False)):
         for group in made.param_groups:
             done = (step + 1) / steps  # the rate is constant, then falls along a line to a hundredth
             group["lr"] = lr if done <= 0.5 else lr * max(0.01, 1 - 0.99 * (done - 0.5) / 0.4)
-        trained.grad = walk.gradient(t, trained.detach(), *batch)
+        path.networks.weights[1:-1] = trained.detach()
+        trained.grad = _slope(path, module, t, loss, *batch)
         made.step()
     if not bool(trained.isfinite().all()):
         raise ValueError(f"curve: the weights are no longer finite after {steps} steps of {lr:g}. Use a smaller lr.")
@@ -401,25 +400,13 @@ def _straight(ends: Networks, kind: str, bends: int) -> Path:
     return Bezier(networks) if kind == "bezier" else Path(networks, t)
 
 
-class _Walk:
-    """The loss at places of a path and its gradients, in one module."""
-
-    def __init__(self, path: Path, loss: Criterion):
-        self.path, self.loss, self.layout = path, loss, path.networks.layout
-        self.module = path.at(0.5)
-        own = dict(state(self.module))
-        self.moving = [own[name].requires_grad_() for name in self.layout.names]
-        self.free = self.layout.mask()
-        for layer in statistics_layers(self.module):
-            layer.training = True
-
-    def gradient(self, t: float, bends: Tensor, x: Any, y: Any) -> Tensor:
-        """With respect to the bends, of the loss at t: (bends, parameters)."""
-        self.path.networks.weights[1:-1] = bends
-        shares = self.path.mixtures(np.array([t]))[0]
-        put_(self.module, self.layout, self.path.span.weights(shares), {})
-        with torch.enable_grad():
-            value = self.loss(answer_of(self.module, x), y.to(self.moving[0].device))
-            slopes = torch.autograd.grad(value, self.moving, materialize_grads=True)
-        whole = self.layout.vector(dict(zip(self.layout.names, slopes, strict=True))) * self.free
-        return torch.outer(torch.as_tensor(shares[1:-1], dtype=whole.dtype), whole)
+def _slope(path: Path, module: nn.Module, t: float, loss: Criterion, x: Any, y: Any) -> Tensor:
+    """The gradient of the loss at t with respect to the path's bends: (bends, parameters)."""
+    layout, own, shares = path.networks.layout, dict(state(module)), path.mixtures(np.array([t]))[0]
+    put_(module, layout, path.span.weights(shares), {})
+    every = [own[name].requires_grad_() for name in layout.names]
+    with torch.enable_grad():
+        value = loss(answer_of(module, x), y.to(every[0].device))
+        slopes = torch.autograd.grad(value, every, materialize_grads=True)
+    whole = layout.vector(dict(zip(layout.names, slopes, strict=True))) * layout.mask()
+    return torch.outer(torch.as_tensor(shares[1:-1], dtype=whole.dtype), whole)

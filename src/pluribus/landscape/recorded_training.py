@@ -10,7 +10,7 @@ from torch import nn
 
 from ..core.ensemble import Ensemble
 from ..methods import deep, single
-from ..methods.building import check_size
+from ..methods.building import INITS, check_choice, check_size
 from ..training.batching import loader, mix_seeds
 from ..training.fitting import fit, resolve_recipe
 from .checkpoints import Trajectory
@@ -75,6 +75,7 @@ def trajectories(
 
     Args:
         model: a model, or a function without arguments that builds one
+        train: (x, y), a data set or a loader
         probe: x, or (x, y): where predictions are recorded
         init: "different": each run starts from weights of its own, in law like the model's; "same": from the model's
         batches: "different": each run has an order of the rows of its own; "same": all have one
@@ -90,8 +91,7 @@ def trajectories(
     """
     runs = check_size("trajectories", runs)
     for name, value in (("init", init), ("batches", batches)):
-        if value not in ("different", "same"):
-            raise ValueError(f'trajectories: {name} must be "different" or "same", but it is {value!r}.')
+        check_choice("trajectories", name, value, INITS)
     whole = _starts(model, runs, init, task, seed)
     seeds = [mix_seeds(seed, run) if batches == "different" else seed for run in range(runs)]
     if batches == "different" and isinstance(train, list) and getattr(loader(train, 1), "batch_sampler", None) is None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._common.optional import require
 from .._common.trees import unstack
 from ..core.ensemble import Ensemble
+from ..methods.building import check_choice
 from .checkpoints import Course, Trajectory
 from .common.examples import (
     Examples,
@@ -38,8 +39,7 @@ def cosine(a: Any, b: Any = None, *, parameters: Literal["matrices", "all"] = "m
     >>> cosine([nn.Linear(4, 3)]).round(6)
     array([[1.]])
     """
-    if parameters not in ("matrices", "all"):
-        raise ValueError(f'cosine: parameters must be "matrices" or "all", but it is {parameters!r}.')
+    check_choice("cosine", "parameters", parameters, ("matrices", "all"))
     one = networks_of("cosine", a)
     other = one if b is None else networks_of("cosine", b)
     check_alike("cosine", one, other)
@@ -90,8 +90,7 @@ def divergence(
     >>> divergence([nn.Linear(4, 3), nn.Linear(4, 3)], data=torch.randn(8, 4), kind="js").shape
     (2, 2)
     """
-    if kind not in ("kl", "js"):
-        raise ValueError(f'divergence: kind must be "kl" or "js", but it is {kind!r}.')
+    check_choice("divergence", "kind", kind, ("kl", "js"))
     one, other, _ = _compare("divergence", a, b, data, task)
     between = _kl if kind == "kl" else _js
     return np.array([[between(p, q) for q in other.double()] for p in one.double()])
@@ -121,8 +120,7 @@ def embedding(
     >>> [points.shape for points in embedding(runs, "pca", data=torch.randn(8, 4))]
     [(4, 2), (4, 2)]
     """
-    if method not in ("tsne", "pca", "mds"):
-        raise ValueError(f'embedding: method must be "tsne", "pca" or "mds", but it is {method!r}.')
+    check_choice("embedding", "method", method, ("tsne", "pca", "mds"))
     holders = list(runs) if isinstance(runs, (list, tuple)) else [runs]
     examples = None if data is None else Examples("embedding", data)
     found = [_answers("embedding", holder, examples, task) for holder in holders]

@@ -96,14 +96,6 @@ def subnetworks(ensemble: Ensemble) -> Networks:
     return networks_of("subnetworks", ensemble)
 
 
-def check_joint(caller: str, ensemble: Any) -> Any:
-    """The ensemble, if its members answer in one pass, each for an input of its own: that of MIMO."""
-    if not isinstance(ensemble, Ensemble) or not ensemble.joint:
-        what = f"the method {ensemble.method!r}" if isinstance(ensemble, Ensemble) else f"a {type(ensemble).__name__}"
-        raise TypeError(f"{caller}: needs members with inputs of their own, as pb.mimo makes, but got {what}.")
-    return ensemble
-
-
 @dataclass(frozen=True)
 class Separation:
     """How much each unit of a MIMO network varies with the input of each member.
@@ -155,7 +147,10 @@ def separation(mimo: Ensemble, data: Any, *, repeats: int = 1, batch_size: int =
     >>> separation(ensemble, torch.randn(20, 4)).variance.shape
     (3, 8)
     """
-    ensemble, repeats = check_joint("separation", mimo), check_whole("separation", "repeats", repeats)
+    if not isinstance(mimo, Ensemble) or not mimo.joint:
+        what = f"the method {mimo.method!r}" if isinstance(mimo, Ensemble) else f"a {type(mimo).__name__}"
+        raise TypeError(f"separation: needs members with inputs of their own, as pb.mimo makes, but got {what}.")
+    ensemble, repeats = mimo, check_whole("separation", "repeats", repeats)
     x = _join_batches([x for x, _ in Examples("separation", data).batches])
     rows = rows_of(x)
     if rows < 2:

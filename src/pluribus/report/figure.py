@@ -11,10 +11,10 @@ import numpy as np
 
 from ..results.quantities import estimate
 from ..results.store import Group, Result
-from .curves import Curve
 from .svg import CHARACTER, HUES, Axis, Chart, tick_text
 
 Styles = dict[str, int]
+Curve = tuple[np.ndarray, np.ndarray]
 SMALL = (220, 190)
 SMALL_MARGIN = (42, 13, 8, 40)
 
@@ -153,3 +153,39 @@ GRID = np.linspace(0, 1, 61)
 def small_chart(x: Axis, y: Axis) -> Chart:
     """A small chart, one of several in a row."""
     return Chart(x, y, size=SMALL, margin=SMALL_MARGIN, font=12)
+
+
+# ---------------------------------------------------------------- what figures of matplotlib draw too
+
+
+def compute_roc(inside: np.ndarray, outside: np.ndarray) -> Curve:
+    """The shares of inside and of outside data at or above each score that occurs, from the highest on: 0 to 1.
+
+    Inside and outside examples with the same score are one step, which a straight line draws.
+
+    >>> compute_roc(np.array([0.1, 0.2]), np.array([0.2, 0.9]))
+    (array([0. , 0. , 0.5, 1. ]), array([0. , 0.5, 1. , 1. ]))
+    """
+    scores = np.unique(np.concatenate([inside, outside]))[::-1]
+    false, true = (1 - np.searchsorted(np.sort(part), scores, side="left") / len(part) for part in (inside, outside))
+    return np.concatenate([[0.0], false]), np.concatenate([[0.0], true])
+
+
+def compute_histograms(parts: list[np.ndarray], bins: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The edges of bins that hold all parts, and the share of each part in every bin.
+
+    >>> compute_histograms([np.array([0.0, 1.0]), np.array([1.0])], bins=2)
+    (array([0. , 0.5, 1. ]), [array([0.5, 0.5]), array([0., 1.])])
+    """
+    edges = np.histogram_bin_edges(np.concatenate(parts), bins)
+    return edges, [np.histogram(part, edges)[0] / len(part) for part in parts]
+
+
+def divide_by_error(disagreement: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
+    """The height of the diversity-accuracy plane of Fort et al. (2019), Figure 6; NaN where there is no error.
+
+    >>> divide_by_error(np.array([0.1, 0.1]), np.array([0.8, 1.0]))
+    array([0.5, nan])
+    """
+    error = 1 - np.asarray(accuracy, float)
+    return np.divide(disagreement, error, out=np.full_like(error, np.nan), where=error > 0)

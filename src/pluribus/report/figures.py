@@ -7,14 +7,13 @@ belongs to the caller; matplotlib is imported when a figure is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._common.optional import require
 from ..uncertainty import metrics
-from .curves import compute_histograms, compute_roc, divide_by_error
-from .styles import assign_styles
+from .figure import compute_histograms, compute_roc, divide_by_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -233,6 +232,45 @@ def diversity_family(
 
 
 # ---------------------------------------------------------------- looks: a method has the same one everywhere
+
+
+class Style(NamedTuple):
+    """A colour as #RRGGBB, and a marker as matplotlib names it."""
+
+    colour: str
+    marker: str
+
+
+STYLES = {  # colours of Okabe and Ito, which colour-blind readers can tell apart, and some of Tol's
+    "single": Style("#000000", "o"),
+    "deep": Style("#0072B2", "s"),
+    "packed": Style("#D55E00", "^"),
+    "masksembles": Style("#009E73", "D"),
+    "batch_ensemble": Style("#E69F00", "v"),
+    "mc_dropout": Style("#56B4E9", "P"),
+    "mimo": Style("#CC79A7", "X"),
+    "treenet": Style("#882255", "<"),
+    "multihead": Style("#999933", ">"),
+    "lora": Style("#332288", "p"),
+    "tabm": Style("#117733", "H"),
+}
+
+OTHERS = (Style("#44AA99", "h"), Style("#661100", "d"), *STYLES.values())  # for names without one of their own
+
+
+def assign_styles(names: Iterable[str]) -> dict[str, Style]:
+    """A look for each name: its own, or one that no other name here has.
+
+    >>> styles = assign_styles(["mine", "yours"])
+    >>> styles["mine"] != styles["yours"]
+    True
+    """
+    names = list(names)
+    taken = {STYLES[name] for name in names if name in STYLES}
+    free = [style for style in OTHERS if style not in taken]
+    others = [name for name in names if name not in STYLES]
+    return {name: STYLES.get(name) or free[others.index(name) % len(free)] for name in names}
+
 
 GREY = "#777777"
 INSIDE_OUTSIDE = (("inside", "#0072B2", ""), ("outside", "#D55E00", "///"))  # colours and hatches

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..results.advice import PASS, one_pass
-from ..results.comparison_phrases import ComparedGroups, name_of, say_number, say_size, say_times
+from ..results.comparison_phrases import ComparedGroups, join_names, name_of, say_number, say_size, say_times
 from ..results.quantities import best, estimate, format_value, paired_spread, quantity
 from ..results.store import Group, has_classes
-from ..results.verdict import Verdict
+from ..results.verdict import Verdict, one_pass
 from ..uncertainty.resampling import Interval
-from .charts.quality import cost_name, is_frozen, say_relative_cost
+from .charts.quality import cost_name
 
 SEEDS = 5  # what is proposed to who has fewer
 
@@ -46,12 +45,18 @@ def compose_screen(verdict: Verdict) -> FirstScreen:
         top, chosen = (found.top, choice) if found and len(found.groups) > 1 else (None, None)
         return FirstScreen(verdict, verdict.sentences[0].text, chosen, top)
     compose = _keep if choice is found.baseline else _use
-    sentence, top, tiles, changes = compose(found, choice, found.baseline)
-    changes += _seeds(found, choice) + [one.text for one in verdict.sentences if one.topic == "training"]
+    sentence, top, tiles = compose(found, choice, found.baseline)
+    said = {topic: [one.text for one in verdict.sentences if one.topic == topic] for topic in ("budget", "training")}
+    budget = said["budget"]  # the best at the cost of one network, and at any cost
+    if choice in (found.baseline, found.top):
+        budget = budget[:1]
+    if one_pass(choice):
+        budget = budget[1:]
+    changes = budget + _seeds(found, choice) + said["training"]
     return FirstScreen(verdict, sentence, choice, top, tiles, changes)
 
 
-Parts = tuple[str, Group, list[tuple[str, str, str]], list[str]]  # the sentence, the best, tiles and changes
+Parts = tuple[str, Group, list[tuple[str, str, str]]]  # the sentence, the best, and the tiles
 
 
 def _use(found: ComparedGroups, choice: Group, baseline: Group) -> Parts:
@@ -75,7 +80,7 @@ def _use(found: ComparedGroups, choice: Group, baseline: Group) -> Parts:
     tiles += [_price(choice), ("How sure", *sure)]
     better = [group for group in found.groups if found.relation(group, baseline) == "better"]
     leader = best(better, metric) or choice
-    return sentence, leader, tiles, _budgets(found, choice, leader, better)
+    return sentence, leader, tiles
 
 
 def _keep(found: ComparedGroups, choice: Group, baseline: Group) -> Parts:
@@ -103,7 +108,7 @@ def _keep(found: ComparedGroups, choice: Group, baseline: Group) -> Parts:
         size = _number(_half(gap), metric)  # differences of other methods may vary less, and be shown
         sure = ("inconclusive", f"{over} can only show differences of {rival.label} in {name} above {size}")
     tiles = [("Gain", *gain), ("Cost", "1x", "the single network itself"), ("How sure", *sure)]
-    return sentence, top, tiles, []
+    return sentence, top, tiles
 
 
 # ---------------------------------------------------------------- what would change the advice
@@ -111,27 +116,17 @@ def _keep(found: ComparedGroups, choice: Group, baseline: Group) -> Parts:
 
 def _seeds(found: ComparedGroups, choice: Group) -> list[str]:
     """Methods that may be better than the choice, and how many seeds would tell."""
-    texts = [
-        f"{group.label} may be better than {choice.label}: about {seeds} seeds should decide it."
+    rivals = {
+        group.label: seeds
         for group in found.groups
         if group is not choice and found.is_better(group, choice) and (seeds := found.seeds_to_settle(group, choice))
-    ][:3]
+    }
+    texts = []
+    if rivals:
+        names, seeds = join_names([*rivals]), max(rivals.values())
+        texts.append(f"{names} may be better than {choice.label}: about {seeds} seeds should decide it.")
     if all(len(group.by_seed) == 1 for group in found.groups):
         texts.append(f"More seeds: with one training run each, a lucky run can win. Try --seeds {SEEDS}.")
-    return texts
-
-
-def _budgets(found: ComparedGroups, choice: Group, leader: Group, better: list[Group]) -> list[str]:
-    """What to use for the cost of one network, and where cost does not matter, if that is something else."""
-    texts, metric = [], found.metric
-    if not one_pass(choice):
-        other = best([group for group in better if one_pass(group)], metric)
-        use = f"use {other.label}, {_say(other, metric)}" if other else "keep the single network"
-        texts.append(f"A budget of one network (at most {PASS:g}x its time and mult-adds): {use}.")
-    if leader is not choice:
-        price = say_relative_cost(leader)
-        at = f", at {price} the cost" if price else ""
-        texts.append(f"No limit on cost: {leader.label} has the best average, {_say(leader, metric)}{at}.")
     return texts
 
 
@@ -157,7 +152,7 @@ def _price(choice: Group) -> tuple[str, str, str]:
         return "Cost", "unknown", "the runs stored no costs"
     first, *others = costs
     rest = "".join(f"; {name} {say_times(costs[name])}" for name in others)
-    note = "" if is_frozen(choice) else "; not frozen"
+    note = "; not frozen" if choice.unfrozen else ""
     return "Cost", say_times(costs[first]), f"the {first} of a single network{rest}{note}"
 
 

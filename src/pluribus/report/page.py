@@ -21,7 +21,7 @@ from ..results.store import Damaged, Group, Result, has_classes, read_all
 from ..results.verdict import Verdict, verdicts
 from .charts import CHARTS
 from .charts.outside import CHANCE
-from .charts.quality import gain_chart, is_frozen, trade_off_chart
+from .charts.quality import gain_chart, trade_off_chart
 from .examples import class_colours, group_examples
 from .figure import Figure, Styles, number_styles
 from .first_screen import FirstScreen, compose_screen
@@ -109,10 +109,10 @@ def _section(number: int, found: Verdict) -> dict[str, Any]:
         topics.setdefault(TOPICS.get(sentence.topic, sentence.topic), []).append(_bind(sentence.text))
     runs = [run for group in groups for run in group.runs]
     notes = [note for run in runs for note in run.record.get("notes") or []]
-    for run in runs:
-        if why := (run.record["cost"].get("deployed") or {}).get("why"):
-            label = run.record["label"]
-            notes.append(f"{label} is not frozen, so its costs are those of the ensemble as trained: {why}")
+    for group in filter(lambda group: group.unfrozen, groups):
+        notes.append(
+            f"{group.label} is not frozen, so its costs are those of the ensemble as trained: {group.unfrozen}"
+        )
     return {
         "id": f"data-{number}",
         "name": found.data,
@@ -214,7 +214,7 @@ def _cell(group: Group, name: str, star: bool) -> dict[str, Any]:
     note = " – ".join(texts) if ends and texts[0] != texts[1] else ""  # ends that print alike would claim too much
     if name.startswith("auroc") and found.value < CHANCE:
         note = "worse than chance"
-    if name in COSTS[:2] and not is_frozen(group):
+    if name in COSTS[:2] and group.unfrozen:
         note = "not frozen"
     low, high = (low, high) if ends else ("", "")
     return {"text": format_value(found.value, name), "note": note, "best": star, "sort": sort, "low": low, "high": high}

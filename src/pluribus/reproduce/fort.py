@@ -5,6 +5,7 @@ Each is judged by numbers of `landscape/studies/fort.py`, and shows the pictures
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..landscape.studies.fort import SUBSPACES
@@ -52,8 +53,7 @@ DRAWN_BY_TORCH = (
 )
 
 
-def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
-    return Claim("fort", item, title, says, **{"settings": SETTINGS, "costs": COSTS, **given})
+_claim = partial(Claim, "fort", settings=SETTINGS, costs=COSTS)
 
 
 def _item(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from ..landscape.studies.comparisons import at_most, better, cheaper, expect, keeps_half, near
 from ..landscape.studies.own_data import check_transition
@@ -81,13 +81,8 @@ FAIR_MASKS = fair(
 )  # fmt: skip
 
 
-def _claim(item: str, title: str, says: str, **given: Any) -> Claim:
-    return Claim("masksembles", item, title, says, **given)
-
-
-def _swept(question: str, item: str, title: str, **given: Any) -> Claim:
-    return swept("masksembles", question, item, title, **{"settings": SETTINGS, "costs": SWEEP_COSTS, **given})
-
+_claim = partial(Claim, "masksembles")
+_swept = partial(swept, "masksembles", settings=SETTINGS, costs=SWEEP_COSTS)
 
 ITEMS = [
     _claim(

@@ -23,8 +23,7 @@ from ..data.dataset import Data, NormalisedSplit
 from ..landscape.laboratory.exploration import SECTIONS
 from ..landscape.material import Material, RunTraining
 from ..landscape.recorded_training import trajectories
-from ..landscape.studies import members as measures
-from ..landscape.studies import own_data
+from ..landscape.studies import findings, own_data
 from ..landscape.studies.findings import judge_values
 from ..landscape.studies.members import MEASURES
 from ..models.by_name import ModelSpec
@@ -32,8 +31,8 @@ from ..report.claims import ClaimVerdict
 from ..report.figure import Figure
 from ..training.augmentation import Augment
 from ..training.batching import mix_seeds
+from .parts import TITLES, InParts, Part, Stored
 from .parts import Given as Computed
-from .parts import InParts, Part, Stored
 
 Rows = tuple[Tensor, Tensor]
 Given = Mapping[str, Any]  # settings
@@ -321,21 +320,12 @@ BIAS = _experiment("mimo-bias", "sizes", own_data.measure_bias, {
 
 Found = Mapping[str, Stored]
 
-ASKED = {name: one for own in measures.ASKED.values() for name, one in own.items()} | {
+ASKED = {name: one for own in findings.ASKED.values() for name, one in own.items()} | {
     "harder": (
         "on a harder problem independent solutions stand out more from the best subspace",
         "share of the attainable diversity, independent - best subspace, harder - easier problem", 0.0, False,
     ),
 }  # fmt: skip
-
-TITLES = {  # of networks and data sets that parts are named by
-    "small_cnn": "SmallCNN",
-    "medium_cnn": "MediumCNN",
-    "resnet20": "ResNet20v1",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "imagenet": "ImageNet",
-}
 
 
 def check_measured(

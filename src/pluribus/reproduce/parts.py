@@ -27,10 +27,10 @@ EXACT = dict.fromkeys(SCALES, COMPUTED)  # the costs of what needs no training
 RECORD = {"experiment": str, "part": str, "settings": {str: Any}, "figures": {str: Any}, "seconds": (int, float)}
 
 
-TITLES = {  # of networks and data, where a scope is said
+TITLES = {  # of networks and data
     "lenet": "LeNet-5", "resnet20": "ResNet-20", "resnet50": "ResNet-50", "resnext50": "ResNeXt-50", "mlp": "an MLP",
-    "small_cnn": "SmallCNN", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
-    "sklearn_digits": "digits",
+    "small_cnn": "SmallCNN", "medium_cnn": "MediumCNN", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100", "imagenet": "ImageNet", "sklearn_digits": "digits",
 }  # fmt: skip
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -120,7 +120,6 @@ class InParts:
         missing = [part for part in parts if part.name not in found]
         if missing:
             self.check(context.scale, context.data)
-        if missing:
             context.say(f"{self.name}: {len(missing)} of {len(parts)} parts to compute")
         at_once = context.jobs > 1 or context.ray is not None
         for wave in _waves(missing, found) if at_once else [[part] for part in missing]:

@@ -96,14 +96,9 @@ def _with_caution(claim: Claim, verdict: ClaimVerdict, scale: str) -> ClaimVerdi
     return dataclasses.replace(verdict, found=[first, CAUTIONS[scale], *others])
 
 
-def _judgement(claim: Claim, judgement: str, scale: str) -> str:
-    """What may be said at a scale: of tiny networks, that they ran."""
-    return RAN if scale == "smoke" and scale in claim.reduced and not claim.exact else judgement
-
-
 def _section(claim: Claim, verdict: ClaimVerdict, scale: str) -> Claim:
     """The item as a section of a page: whether it holds, at which scale, and why."""
-    judgement, where = _judgement(claim, verdict.judgement, scale), verdict.scope or scope_of(claim, scale)
+    judgement, where = verdict.judgement, verdict.scope or scope_of(claim, scale)
     words = {RAN: f"No verdict: a smoke run ({where}).", OPEN: f"Inconclusive: {where}."}
     found = [words.get(judgement, f"The claim {judgement}: {where}."), *verdict.found]
     scaled = judgement if claim.exact else f"{judgement} ({scale})"
@@ -159,10 +154,7 @@ def collect(folder: Path) -> Path:
     judged = {record["item"] for record in records}
     left = [claim for claim in CLAIMS.values() if claim.name not in judged]
     notes = [f"{claim.name}: {claim.title}. Not run here." for claim in left]
-    counts = Counter(
-        (record["scale"], WORDS[_judgement(CLAIMS[record["item"]], record["judgement"], record["scale"])])
-        for record in records
-    )
+    counts = Counter((record["scale"], WORDS[record["judgement"]]) for record in records)
     scales = [
         f"at {scale} scale "
         + ", ".join(f"{counts[scale, word]} {word}" for word in WORDS.values() if counts[scale, word])

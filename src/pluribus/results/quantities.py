@@ -208,6 +208,8 @@ def format_interval(found: Interval, name: str) -> str:
         return f"{format_short(found.value)}{unit} [{format_short(found.low)}, {format_short(found.high)}]"
     half = max((found.high - found.low) / 2 * factor, 1e-12)
     digits = min(max(math.ceil(-math.log10(half / 2)), 1 if factor == 100 else 2), 2 if factor == 100 else 4)
+    while digits < 4 and found.low * found.high > 0 and not min(map(abs, found[1:])) * factor >= 0.5 * 10**-digits:
+        digits += 1  # an end that is not zero does not print as zero
     shown = [format_fixed(number * factor, digits) for number in found]
     return f"{shown[0]}{unit} [{shown[1]}, {shown[2]}]"
 

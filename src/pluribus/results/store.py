@@ -52,6 +52,12 @@ class Group:
         """Runs by their seeds, in order."""
         return {run.record["seed"]: run for run in sorted(self.runs, key=lambda run: run.record["seed"])}
 
+    @property
+    def unfrozen(self) -> str:
+        """Why its costs are those of the ensemble as trained; nothing where they are those of the frozen network."""
+        deployed = [run.record["cost"].get("deployed") or {} for run in self.runs]
+        return next((one["why"] for one in deployed if not one.get("frozen", True)), "")
+
 
 class Damaged(ValueError):  # noqa: N818  it is what happened to the file
     """A result file that cannot be trusted; `path` is the file, `reason` what is wrong with it."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._common.names import say_unknown
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..data.tables import feature_sizes
+from ..data.tables import feature_groups
 from ..methods import METHODS
 from ..methods.method_info import REFUSALS, Baseline, call_method, info_of, keeps_weights, takes
 from ..models.by_name import ModelSpec, published_network, usual
@@ -166,7 +166,7 @@ def _make(run: Run, data: Data, model: nn.Module, example: Tensor) -> Ensemble:
         if settings.get(key) is None:
             settings[key] = value
     if takes(method, "chunks") and run.model in ("auto", "mlp") and _is_table(data):
-        settings.setdefault("chunks", feature_sizes(data.encoding))  # type: ignore[arg-type]
+        settings.setdefault("chunks", [*map(len, feature_groups(data.encoding))])  # type: ignore[arg-type]
         if any("bins" in column for column in data.encoding["columns"]):  # type: ignore[index]
             settings.setdefault("init", "normal")  # as the paper draws after embeddings of numbers
     if run.weights and takes(method, "trained"):

@@ -17,13 +17,16 @@ from .._common.timing import medians
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..deploy.budget.counting import activations, bytes_of, cost, training_mult_adds
+from ..deploy.cascading import cascade, rows_needed
 from ..deploy.freezing.call_signature import Example
 from ..deploy.freezing.frozen import Frozen, freeze
 from ..deploy.freezing.verification import agrees
+from ..deploy.stages import Cascade
 from ..methods import single
 from ..methods.method_info import REFUSALS, first_line
 from ..results.store import BASELINE
 from ..training.criteria import CRITERIA, USUAL
+from ..uncertainty.evaluation import evaluate
 from .baselines import model_spec
 from .settings import Run
 
@@ -108,3 +111,39 @@ def _training(run: Run, data: Data, ensemble: Ensemble, device: torch.device) ->
     network = single(model_spec(run, data).build().to(device))
     network.task = ensemble.task
     return training_mult_adds(ensemble, x, y, criterion) / max(training_mult_adds(network, x, y, criterion), 1)
+
+
+# ---------------------------------------------------------------- the cascade of the members
+
+
+MARGINS = (0.01, 0.02, 0.05)  # of accuracy, the least that the calibration rows can promise
+
+CONFIDENCE = 0.9
+
+
+def measure_cascade(data: Data, ensemble: Ensemble) -> dict[str, Any] | None:
+    """Margin, metrics and cost relative to the whole ensemble; None where there is no cascade of it."""
+    if data.task != "classification" or ensemble.joint or not ensemble.own or ensemble.size < 2:
+        return None
+    margin = least_margin(len(data.calibration))
+    if margin is None:
+        return None
+    x, y = data.calibration[:]
+    tx, ty = data.test[:]
+    tx = data.normalise(tx)
+    try:
+        made = cascade(ensemble, (data.normalise(x), y), margin=margin, confidence=CONFIDENCE)
+        both: list[Any] = [freeze(one, tx[:COUNTED]) for one in (made, ensemble)]
+    except REFUSALS:
+        return None
+    assert isinstance(made, Cascade) and made.report is not None
+    used = torch.cat([made.answers(part)["members"] for part in tx.split(256)])
+    times = medians([partial(one, tx[:COUNTED]) for one in both], tx.device)
+    metrics = evaluate(made.predict(tx, batch_size=256), ty, metrics=["accuracy", "nll", "brier", "ece"])
+    shares = {"mult_adds": made.report.cost.value, "latency": times[0] / times[1]}
+    return {"margin": margin, "members": float(used.double().mean()), "metrics": metrics, "cost": shares}
+
+
+def least_margin(rows: int) -> float | None:
+    """The least of MARGINS that so many validation rows can promise."""
+    return next((margin for margin in MARGINS if 2 * rows_needed(margin, CONFIDENCE) <= rows), None)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .._common.timing import time_once
 from ..core.ensemble import Ensemble
 from ..data.dataset import Data
-from ..methods.method_info import REFUSALS
-from ..surgery.copying import duplicate_mapped
 from ..training.criteria import CRITERIA, USUAL
 from .baselines import build_ensemble, recipe_of
 from .judging import ROWS
@@ -23,39 +20,15 @@ from .settings import Run
 FEW, LONG = 8, 0.05  # rows that are tried first, and the seconds from which on more rows would tell nothing new
 
 
-def estimate_seconds(runs: Iterable[Run], tried: Mapping[str, Ensemble]) -> dict[str, float]:
-    """About how long each run takes, by its name; runs of one kind are timed once.
-
-    Args:
-        tried: the untrained ensemble of each kind, as `prepare` gives them
-    """
+def estimate_seconds(runs: Sequence[Run]) -> dict[str, float]:
+    """About how long each run takes, by its name; runs of one kind are timed once."""
     seconds: dict[str, float] = {}
-    found: dict[str, float] = {}
     for run in runs:
         if run.kind not in seconds:
             with torch.random.fork_rng(devices=[]):
-                seconds[run.kind] = _estimate(run, load_data(run), tried[run.kind])
-        found[run.name] = seconds[run.kind]
-    return found
-
-
-def _estimate(run: Run, data: Data, tried: Ensemble) -> float:
-    try:
-        return _time_run(run, data, _fill(tried))
-    except REFUSALS:  # its operations need values that make sense
-        return _time_run(run, data, build_ensemble(run, data))
-
-
-def _fill(ensemble: Ensemble) -> Ensemble:
-    """The ensemble with some values wherever it has none: they take as long as any others."""
-
-    def draw(tensor: Tensor) -> Tensor:
-        if not tensor.is_meta:
-            return tensor
-        values = torch.zeros_like(tensor, device="cpu")
-        return values.normal_(std=0.1).abs_() if values.is_floating_point() else values
-
-    return duplicate_mapped(ensemble, draw)  # type: ignore[return-value]
+                data = load_data(run)
+                seconds[run.kind] = _time_run(run, data, build_ensemble(run, data))
+    return {run.name: seconds[run.kind] for run in runs}
 
 
 def _time_run(run: Run, data: Data, ensemble: Ensemble) -> float:

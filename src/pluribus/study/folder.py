@@ -22,7 +22,7 @@ from ..results.quantities import value
 from ..results.store import Damaged, Result, has_classes, read, write
 from ..training.executors import run_here, run_in_processes, run_on_ray
 from .estimating import estimate_seconds
-from .grid import Study, prepare
+from .grid import Study, check_study
 from .run import compute
 from .settings import Run, differing_fields
 
@@ -64,7 +64,7 @@ def conduct(
         raise ValueError("compare: --keep stores the trained networks of runs on this machine, not those of --ray.")
     places = (f"{part}/{run.name}" for part in (TRAINING, PREDICTORS) for run in runs)
     refuse_links("compare", folder, "results", TRAINING, PREDICTORS, *places)
-    tried = prepare(study, runs)
+    check_study(study, runs)
     own = _check_folder(study, folder)
     outcome = Outcome()
     kept = {run.name: result for run in runs if (result := _read_kept(run, folder, outcome, report))}
@@ -72,8 +72,7 @@ def conduct(
         kept = {name: result for name, result in kept.items() if (predictor_folder(folder, name) / RECORD).exists()}
     missing = [run for run in runs if run.name not in kept]
     if forecast is not None:
-        forecast(estimate_seconds(missing, tried))
-    tried.clear()  # room for the runs
+        forecast(estimate_seconds(missing))
     _claim(study, folder, own, command)
     if ray:
         events = run_on_ray(compute, missing, ray, study.threads)
@@ -174,14 +173,11 @@ def _check_folder(study: Study, folder: Path) -> dict[str, Any]:
         except ValueError:
             keys = []  # cut short by a kill, or no study at all: the results have their own names
         if keys == ["files"]:
-            marks = found.get("files") or {}
-            changed = [name for name, mark in mine["files"].items() if marks.get(name, mark) != mark]
-            if changed:  # earlier versions left marks of some files out
-                raise ValueError(
-                    f"compare: {', '.join(changed)} changed since the study in {str(folder)!r} began. "
-                    "Choose another folder."
-                )
-        elif keys:
+            changed = ", ".join(differing_fields(mine["files"], found.get("files") or {}))
+            raise ValueError(
+                f"compare: {changed} changed since the study in {str(folder)!r} began. Choose another folder."
+            )
+        if keys:
             raise ValueError(
                 f"compare: the folder {str(folder)!r} holds a different study; these differ: "
                 f"{', '.join(differing_fields(mine, found))}. Choose another folder."

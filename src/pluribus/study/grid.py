@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from .._common.names import say_unknown
-from ..core.ensemble import Ensemble
 from ..data.dataset import Data
 from ..results.quantities import IMAGE_STATISTICS
 from ..results.store import Result, has_classes
@@ -91,32 +90,24 @@ class Study(Conditions):
         return f"{first}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def prepare(study: Study, runs: Sequence[Run]) -> dict[str, Ensemble]:
-    """Load the data and try the ensemble of every kind of run, so that what cannot work is refused before any starts.
-
-    The ensembles come back by `Run.kind`: without weights, unless a network had to be tried with them.
-    """
-    data: dict[str, Data] = {}
-    tried: dict[str, Ensemble] = {}
-    for run in runs:
-        if run.kind not in tried:
-            data[run.data] = load_data(run)
-            tried[run.kind] = check_run(run, data[run.data])
-    if study.choose is not None:
-        _check_choice(study.choose, list(data.values()))
-    return tried
+def check_study(study: Study, runs: Sequence[Run]) -> None:
+    """Load the data and try the ensemble of every kind of run; what cannot work is an error before any starts."""
+    for run in {run.kind: run for run in runs}.values():
+        data = load_data(run)
+        check_run(run, data)
+        if study.choose is not None:
+            _check_choice(study.choose, data)
 
 
-def _check_choice(metric: str, data: Sequence[Data]) -> None:
-    for one in data:
-        kind = "classification" if has_classes(one.task) else "regression"
-        dense = one.task == "segmentation" and metric in IMAGE_STATISTICS
-        if METRICS[metric].task not in ("any", kind) and not dense:
-            raise ValueError(
-                f"compare: --choose {metric} is a metric for {METRICS[metric].task}, but {one.name} is {one.task}."
-            )
-        if not len(one.validation):
-            raise ValueError(f"compare: --choose needs validation data, but {one.name} has none.")
+def _check_choice(metric: str, data: Data) -> None:
+    kind = "classification" if has_classes(data.task) else "regression"
+    dense = data.task == "segmentation" and metric in IMAGE_STATISTICS
+    if METRICS[metric].task not in ("any", kind) and not dense:
+        raise ValueError(
+            f"compare: --choose {metric} is a metric for {METRICS[metric].task}, but {data.name} is {data.task}."
+        )
+    if not len(data.validation):
+        raise ValueError(f"compare: --choose needs validation data, but {data.name} has none.")
 
 
 def choose_settings(results: Sequence[Result], metric: str) -> list[Result]:

@@ -23,13 +23,12 @@ from ..methods.method_info import REFUSALS
 from ..results.store import BASELINE, has_classes
 from ..uncertainty.calibration import calibrate
 from ..uncertainty.classification import Classification
-from ..uncertainty.evaluation import answered, bootstrap, by_member, evaluate, stability
+from ..uncertainty.evaluation import answered, bootstrap, evaluate, stability
 from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
 from ..uncertainty.summary import LEVEL, Summary
 from .baselines import model_spec, recipe_of
-from .cascades import measure_cascade
-from .costs import measure_cost
+from .costs import measure_cascade, measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
 from .settings import Run
 
@@ -63,14 +62,12 @@ def judge(
     uncertainty, detectors = uncertainty | distances, (*scores, *(KINDS if distances else ()))
     columns |= {name: column.float().numpy() for name, column in uncertainty.items()}
     columns |= dense_examples(ensemble, data, sums, EXAMPLES) if sums else _examples(data, inside)
-    unscaled = inside if promise is None else summarise(ensemble, data, data.test)
     record = {
         "run": run.name,
         **{key: value for key, value in run.plain().items() if key not in ("training", "source")},
         "model": model_spec(run, data).model,
         "size": ensemble.size,
         "task": data.task,
-        "kind": data.kind,
         "classes": list(data.classes) or _answers(data),
         "training": {
             k: v for k, v in dataclasses.asdict(recipe_of(run, data)).items() if k not in ("methods", "source")
@@ -80,7 +77,6 @@ def judge(
         "train": figures(ensemble, data, data.train.take(slice(SEEN)), promise),
         "scaled": _scaled(ensemble, data),
         **({"targets": _by_target(data, inside), "block": len(data.targets)} if data.targets else {}),
-        "members": by_member(unscaled, metrics=_of_members(data)),
         "shift": _shift(run, data, ensemble, promise),
         "outside": {name: {score: _detect(uncertainty, name, score) for score in detectors} for name in data.outside},
         "variants": _variants(data, ensemble),
@@ -89,7 +85,6 @@ def judge(
         "seconds": {"training": seconds, "evaluation": time.monotonic() - started},
         "versions": _versions(),
         "history": history.rows,
-        "best": history.best,
         "notes": [*data.notes, *ensemble.notes],
     }
     return record, columns
@@ -176,8 +171,11 @@ def _answers(data: Data) -> list[str]:
 def _by_target(data: Data, summary: Summary) -> dict[str, dict[str, float]]:
     """The metrics of each of several targets by itself, in its own units."""
     found = {}
+    names = ["accuracy", "nll", "brier", "ece"]
+    if not has_classes(data.task):
+        names = ["rmse", "mae", "nll", "coverage", "width"]
     for i, name in enumerate(data.targets):
-        one = evaluate(summary[i :: len(data.targets)], metrics=_of_target(data))
+        one = evaluate(summary[i :: len(data.targets)], metrics=names)
         if data.task == "regression":
             assert isinstance(data.target_std, list)
             scale = data.target_std[i]
@@ -185,12 +183,6 @@ def _by_target(data: Data, summary: Summary) -> dict[str, dict[str, float]]:
             one["nll"] += math.log(scale)
         found[name] = one
     return found
-
-
-def _of_target(data: Data) -> list[str]:
-    return (
-        ["accuracy", "nll", "brier", "ece"] if has_classes(data.task) else ["rmse", "mae", "nll", "coverage", "width"]
-    )
 
 
 def summarise(
@@ -247,10 +239,6 @@ def _metrics(summary: Summary, sums: Sums, intervals: bool = True) -> dict[str, 
         low, high = (None, None) if ends is None or math.isnan(ends.low) else ends[1:]  # the same in every resample
         found[name] = {"value": value, "low": low, "high": high}
     return found
-
-
-def _of_members(data: Data) -> list[str] | None:
-    return ["accuracy", "nll", "brier", "ece"] if has_classes(data.task) else ["rmse", "nll"]
 
 
 def _shift(run: Run, data: Data, ensemble: Ensemble, promise: Evidence | None) -> dict[str, list[dict[str, float]]]:

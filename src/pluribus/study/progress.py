@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._common.optional import require
 from .._common.signed_files import read_signed_json, write_signed_json
-from .._common.untrusted import Finite, check_shape
 
 MARK = "progress"
-
-CENTURY = 3.2e9  # seconds
 
 
 class Progress(NamedTuple):
@@ -26,12 +24,10 @@ class Progress(NamedTuple):
 def read_progress(folder: Path) -> Progress | None:
     """How far a run is; None before its first epoch, and where nothing readable stands."""
     try:
-        record = read_signed_json(folder / MARK)
-        check_shape(record, {"epoch": int, "epochs": int, "seconds": Finite})
-        found = Progress(record["epoch"], record["epochs"], record["seconds"])
-    except (OSError, ValueError):
+        found = Progress(**read_signed_json(folder / MARK))
+        return found if 0 <= found.epoch <= found.epochs > 0 and 0 <= found.seconds < math.inf else None
+    except (OSError, ValueError, TypeError):
         return None
-    return found if 0 <= found.epoch <= found.epochs > 0 and 0 <= found.seconds < CENTURY else None
 
 
 def progress_callback(folder: Path, earlier: float) -> Any:

@@ -61,8 +61,9 @@ def pair_of(batch: Any, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
     """
     x, y = split_item(batch)
     if y is None:
-        what = f"a dict of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
-        raise ValueError(f"fit: a batch must be (x, y), or a dict with one of {', '.join(LABELS)}, but it is {what}.")
+        what = f"dict of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
+        known = ", ".join(LABELS)
+        raise ValueError(f"fit: a batch must be (x, y), or a dict with one of {known}, but a {what} has no labels.")
     if dtype is None:
         return x, y
     return map_tensors(x, lambda t: t.to(dtype) if t.is_floating_point() else t), y

@@ -109,11 +109,13 @@ def check_values(name: str, means: Tensor, variances: Tensor, target: Any) -> Te
     return target
 
 
-def check_finite(name: str, what: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinities."""
-    if not bool(tensor.isfinite().all()):
-        where = (~tensor.isfinite()).nonzero()[0].tolist()
-        raise ValueError(f"{name}: {what} must be finite, but at {where} there is {tensor[tuple(where)].item()}.")
+def check_finite(name: str, what: str, tensor: Tensor, infinite: bool = False) -> None:
+    """Refuse NaN, and infinities where they are not allowed."""
+    bad = tensor.isnan() if infinite else ~tensor.isfinite()
+    if bool(bad.any()):
+        where = bad.nonzero()[0].tolist()
+        rule = "must not hold NaN" if infinite else "must be finite"
+        raise ValueError(f"{name}: {what} {rule}, but at {where} there is {tensor[tuple(where)].item()}.")
 
 
 def is_multi_label(log_mean: Tensor, class_dim: int) -> bool:

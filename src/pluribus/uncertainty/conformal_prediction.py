@@ -94,7 +94,7 @@ def conformal(
     kind = kind or "lac"
     if kind not in SETS:
         raise ValueError(f"conformal: {kind!r} is not a kind for classification. Choose from {', '.join(SETS)}.")
-    if penalty < 0 or free < 0:
+    if not penalty >= 0 or not free >= 0:
         raise ValueError(f"conformal: penalty and free must not be negative, but they are {penalty} and {free}.")
     if kind == "lac" and randomise:
         raise ValueError('conformal: randomise is only for aps and raps, but the kind is lac. Give kind="aps".')
@@ -207,6 +207,9 @@ class Conformal:
         sets = self.sets(prediction)
         inside = sets.gather(-1, labels[..., None])
         return {"coverage": inside.double().mean().item(), "size": sets.sum(-1).double().mean().item()}
+
+    def __repr__(self) -> str:
+        return self.explain()
 
     def explain(self) -> str:
         """What is promised, on what grounds, as text."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import Column, tensor_of
+from .checks import Column, check_finite, tensor_of
 
 __all__ = [
     "BINS",
@@ -652,7 +652,7 @@ def read_columns(metric: str, infinite: bool = False, **given: Column) -> list[T
     if len(set(shapes.values())) > 1:
         listed = " and ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise ValueError(f"{metric}: all columns must have the same shape, but they have {listed}.")
-    return [_check_finite(metric, name, tensor, infinite).flatten() for name, tensor in tensors.items()]
+    return [_read(metric, name, tensor, infinite).flatten() for name, tensor in tensors.items()]
 
 
 def read_matrix(metric: str, name: str, values: Matrix, infinite: bool = False) -> Tensor:
@@ -660,18 +660,14 @@ def read_matrix(metric: str, name: str, values: Matrix, infinite: bool = False) 
     tensor = tensor_of(values)
     if tensor.ndim < 2:
         raise ValueError(f"{metric}: {name} must have two dimensions, but its shape is {tuple(tensor.shape)}.")
-    return _check_finite(metric, name, tensor, infinite).flatten(1)
+    return _read(metric, name, tensor, infinite).flatten(1)
 
 
-def _check_finite(metric: str, name: str, tensor: Tensor, infinite: bool) -> Tensor:
+def _read(metric: str, name: str, tensor: Tensor, infinite: bool) -> Tensor:
     if tensor.numel() == 0:
         raise ValueError(f"{metric}: {name} must hold at least one example, but it is empty.")
     tensor = tensor.cpu().double()  # some devices have no double precision
-    bad = tensor.isnan() if infinite else ~tensor.isfinite()
-    if bool(bad.any()):
-        where = tuple(bad.nonzero()[0].tolist())
-        rule = "must not hold NaN" if infinite else "must be finite"
-        raise ValueError(f"{metric}: {name} {rule}, but at {list(where)} there is {tensor[where].item()}.")
+    check_finite(metric, name, tensor, infinite)
     return tensor
 
 

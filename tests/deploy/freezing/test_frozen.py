@@ -220,8 +220,8 @@ def test_draws_of_dropout_are_new_in_each_call_and_differ_between_members():
 
 def test_large_batches_run_in_chunks_and_give_the_same(resnet, x):
     made = frozen(pb.packed(resnet, 2, 1, example=x), x)
-    many = torch.randn(CHUNK + 3, 3, 32, 32)
-    assert made.chunk == CHUNK
+    many = torch.randn(made.chunk + 3, 3, 32, 32)
+    assert made.chunk >= CHUNK
     alike(made(many), torch.cat([made(many[:7]), made(many[7:])], 1))
 
 

@@ -23,7 +23,7 @@ def test_a_packed_layer_gives_what_the_plain_one_gives(groups, relu, added):
     expected = expected.relu() if relu else expected
     with torch.no_grad():
         conv.pack_(x.shape)
-        assert conv.packed is not None
+        assert conv.packed_for is not None
         assert torch.equal(conv.weight, weight)
         torch.testing.assert_close(conv(x, *more), expected, rtol=1e-5, atol=1e-5)
         conv.weight.mul_(2.0)  # the copy is of another weight now
@@ -41,7 +41,7 @@ def test_a_second_copy_of_the_weights_is_kept_where_it_is_light_or_rows_are_few(
 
     def packed(rows, **options):
         made = pb.freeze(ensemble, torch.randn(rows, 256, 6, 6), choose="rule", **options)
-        return [part.packed is not None for part in made.modules() if isinstance(part, Convolution)]
+        return [part.packed_for is not None for part in made.modules() if isinstance(part, Convolution)]
 
     assert packed(2) == [True, True]
     assert packed(20) == [False, True]
@@ -54,3 +54,14 @@ def test_public_operators_run_where_onednns_are_missing(monkeypatch):
     frozen = pb.freeze(ensemble, x, choose="rule")
     assert "oneDNN" not in frozen.explain()
     torch.testing.assert_close(frozen(x), ensemble(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8, 8), (2, 16, 7, 5), (1, 4, 2, 3)])
+@pytest.mark.parametrize("form", [torch.channels_last, torch.contiguous_format])
+def test_pooling_gives_what_torchs_operator_gives(shape, form):
+    x = torch.randn(shape).contiguous(memory_format=form)
+    x[0, 0, 0, 0] = torch.nan
+    for options in ({}, {"stride": 1}, {"padding": 1}, {"ceil_mode": True}):
+        given, expected = kernels.max_pool2d(x, 2, **options), torch.max_pool2d(x, 2, **options)
+        torch.testing.assert_close(given, expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(kernels.max_pool2d(x, (2, 1)), torch.max_pool2d(x, (2, 1)), equal_nan=True)

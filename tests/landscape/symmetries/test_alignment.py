@@ -135,7 +135,7 @@ def test_networks_that_cannot_be_aligned_are_refused():
         ls.align(one, built(lambda: linear(5, 8, 2)), x)
     with pytest.raises(ValueError, match="'1' is a ReLU in one and a Tanh in another"):
         ls.align(one, nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), x)
-    with pytest.raises(ValueError, match='by must be "weights" or "activations", but it is .outputs.'):
+    with pytest.raises(ValueError, match="by must be one of 'weights', 'activations', but it is 'outputs'"):
         ls.align(one, one, x, "outputs")
     with pytest.raises(ValueError, match="restarts must be a whole number"):
         ls.align(one, one, x, restarts=-1)

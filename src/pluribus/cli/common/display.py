@@ -23,7 +23,7 @@ from ...results.verdict import Verdict
 from ...study.folder import Outcome, training_folder
 from ...study.progress import read_progress
 from ...study.settings import Run
-from .messages import safe_text
+from .messages import safe_text, screen
 
 METRICS = ("mean_iou", "accuracy", "rmse", "nll", "coverage", "ece", "auroc", "cacc", "disagreement")
 
@@ -141,6 +141,12 @@ def watch_runs(console: Console, quiet: bool, folder: Path, jobs: int) -> Iterat
         watch.progress.stop()
 
 
+def show_tables(found: Sequence[Verdict]) -> None:
+    """Write the table of each data set, as wide as the terminal."""
+    for table in result_tables(found, (console := screen()).width):
+        console.print(table)
+
+
 def result_tables(found: Sequence[Verdict], width: int) -> list[Table]:
     """One table for each data set: metrics with intervals, deployed costs relative to the single network.
 
@@ -202,7 +208,7 @@ def _table(groups: list[Group], verdict: Verdict, names: Sequence[str], exact: b
         table.add_column(_heading(name), justify="right", no_wrap=exact)
     for group in groups:
         style = "bold" if group is verdict.choice else "dim" if _is_unclear(verdict, group) else ""
-        label = group.label + ("" if _is_frozen(group) else " *")
+        label = group.label + (" *" if group.unfrozen else "")
         table.add_row(safe_text(label), *(_cell(group, name, exact) for name in names), style=style)
     return table
 
@@ -218,16 +224,10 @@ def _is_unclear(verdict: Verdict, group: Group) -> bool:
 def _caption(groups: Sequence[Group], hidden: Sequence[str]) -> str | None:
     """What the table leaves out, and which costs are not those of a frozen network."""
     lines = [f"Hidden: {', '.join(hidden)}. Use a wider terminal or --json."] if hidden else []
-    for group in groups:
-        if not _is_frozen(group):
-            why = group.record["cost"]["deployed"]["why"]
-            lines.append(f"* {group.label} cannot be frozen ({why}); its cost is that of the ensemble as trained.")
+    for group in (group for group in groups if group.unfrozen):
+        why = f"cannot be frozen ({group.unfrozen}); its cost is that of the ensemble as trained."
+        lines.append(f"* {group.label} {why}")
     return safe_text("\n".join(lines)) or None
-
-
-def _is_frozen(group: Group) -> bool:
-    """Whether the costs are those of a frozen network; results of earlier versions do not say."""
-    return bool((group.record["cost"].get("deployed") or {}).get("frozen", True))
 
 
 def _heading(name: str) -> str:
@@ -260,7 +260,7 @@ def as_json(outcome: Outcome, found: Sequence[Verdict], **more: Any) -> str:
             "model": one.model,
             "label": group.label,
             "seeds": sorted(group.by_seed),
-            "frozen": _is_frozen(group),
+            "frozen": not group.unfrozen,
             **{name: _number(estimate(group, name).value) for name in _all_names(group)},
             "intervals": {name: [*map(_number, estimate(group, name)[1:3])] for name in _all_names(group)},
         }

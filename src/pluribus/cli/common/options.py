@@ -148,7 +148,7 @@ DEMO_ROWS, DEMO_WIDTH = 1000, 2.0
 
 def source_options(**arguments: Any) -> dict[str, Any]:
     """What `data.load` is given in addition to the name; only what was said."""
-    several = {key: specs(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
+    several = {key: split_names(arguments.pop(key, "")) for key in ("outside", "shifted", "variants")}
     several["missing"] = split_names(arguments.pop("missing", ""))
     if arguments.get("folder") is not None:
         arguments["folder"] = str(arguments["folder"])
@@ -165,26 +165,6 @@ def training_options(**arguments: Any) -> dict[str, Any]:
 def split_names(text: str | None) -> list[str]:
     """The parts of a text with commas."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def specs(text: str) -> list[str]:
-    """Data sets with commas; a comma in the path of one that is there belongs to it.
-
-    >>> specs("digits, table:houses.csv")
-    ['digits', 'table:houses.csv']
-    """
-    found, parts = [], text.split(",")
-    while parts:
-        ends = range(len(parts), 1, -1) if ":" in parts[0] else ()
-        end = next((end for end in ends if _is_there(",".join(parts[:end]))), 1)
-        found.append(",".join(parts[:end]).strip())
-        parts = parts[end:]
-    return [spec for spec in found if spec]
-
-
-def _is_there(spec: str) -> bool:
-    path = spec.partition(":")[2].strip()
-    return bool(path) and Path(path).exists()
 
 
 def _value(text: str) -> Any:

@@ -46,7 +46,9 @@ class _Writer(Protocol):  # of lowering.py
     def expand(self, node: fx.Node) -> Any: ...  # the same, but with the members first where they share it too
     def own(self, name: str, tensors: Sequence[Any]) -> Any: ...  # a constant of each member, stacked
     def is_shared(self, node: fx.Node) -> bool: ...  # whether all members have the same value
-    def keep(self, node: fx.Node, i: int = 0) -> str: ...  # the name of the module that it calls, of member i
+    def repeat(
+        self, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None
+    ) -> Any: ...  # its operation
 
 
 Rule = Callable[[_Writer, fx.Node], NewValue]
@@ -70,12 +72,6 @@ def stack_members(writer: _Writer, node: fx.Node) -> NewValue:
 
 
 # -------------------------------------------------------------------- arguments
-
-
-def _again(writer: _Writer, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
-    if node.op == "call_module":
-        return writer.graph.call_module(writer.keep(node), tuple(args), kwargs or {})
-    return writer.graph.create_node(node.op, node.target, tuple(args), kwargs or {})
 
 
 def _map_arguments(writer: _Writer, node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
@@ -126,7 +122,7 @@ def _along(*places: tuple[int, str, int | None]) -> Rule:
                 kwargs[name] = _move(kwargs.get(name, default))
             else:
                 raise NoRule
-        return NewValue(_again(writer, node, args, kwargs))
+        return NewValue(writer.repeat(node, args, kwargs))
 
     return rule
 
@@ -136,7 +132,7 @@ def _join(writer: _Writer, node: fx.Node) -> NewValue:
     given = arguments(node, ("tensors", "dim"))
     tensors, dim = given["tensors"], _move(given.get("dim", given.get("axis", 0)))
     parts = writer.first(tensors) if isinstance(tensors, fx.Node) else [writer.expand(part) for part in tensors]
-    return NewValue(_again(writer, node, (parts, dim)))
+    return NewValue(writer.repeat(node, (parts, dim)))
 
 
 def _reorder(writer: _Writer, node: fx.Node) -> NewValue:
@@ -170,7 +166,7 @@ def _pointwise(writer: _Writer, node: fx.Node) -> NewValue:
     drawn = all(writer.is_shared(source) for source in node.all_input_nodes)  # for each member anew
     give = writer.expand if drawn else lambda source: _align(writer, source, rank)
     args, kwargs = fx.map_arg((node.args, node.kwargs), give)
-    return NewValue(_again(writer, node, args, kwargs))
+    return NewValue(writer.repeat(node, args, kwargs))
 
 
 def _product(writer: _Writer, node: fx.Node) -> NewValue:
@@ -200,7 +196,7 @@ def _rows(writer: _Writer, node: fx.Node) -> NewValue:
     if len(node.all_input_nodes) != 1 or node.args[:1] != (source,) or node not in writer.network.shapes:
         raise NoRule
     flat = writer.graph.call_function(torch.flatten, (writer.expand(source), 0, 1))
-    return NewValue(_apart(writer, _again(writer, node, (flat, *node.args[1:]), dict(node.kwargs))))
+    return NewValue(_apart(writer, writer.repeat(node, (flat, *node.args[1:]), dict(node.kwargs))))
 
 
 def _apart(writer: _Writer, value: Any) -> Any:
@@ -255,7 +251,7 @@ def _norm_module(writer: _Writer, node: fx.Node) -> NewValue:
     module = cast(nn.LayerNorm, network.module(node))
     shape, eps = module.normalized_shape, module.eps
     if not network.holds_own(module):
-        return NewValue(_again(writer, node, (writer.first(source),)))
+        return NewValue(writer.repeat(node, (writer.first(source),)))
     lead = [1] * (len(network.shapes[node]) - len(shape))
     affine = [_vectors(writer, node, name, [*lead, *shape]) for name in ("weight", "bias")]
     return NewValue(_normal(writer, source, list(shape), eps, affine))
@@ -302,7 +298,7 @@ def _pad(writer: _Writer, node: fx.Node) -> NewValue:
     mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
     if mode != "constant":
         raise NoRule
-    return NewValue(_again(writer, node, args, kwargs))
+    return NewValue(writer.repeat(node, args, kwargs))
 
 
 def _item(writer: _Writer, node: fx.Node) -> NewValue:
@@ -325,13 +321,13 @@ def _property(writer: _Writer, node: fx.Node) -> NewValue:
         raise NoRule
     shape, value = writer.network.shapes[cast(fx.Node, source)], writer.first(cast(fx.Node, source))
     if name == "shape":
-        return NewValue(_without_members(writer, _again(writer, node, (value, "shape"))), "shared")
+        return NewValue(_without_members(writer, writer.repeat(node, (value, "shape"))), "shared")
     if name == "ndim":
         return NewValue(len(shape), "shared")
     if name in ("dtype", "device"):
-        return NewValue(_again(writer, node, (value, name)), "shared")
+        return NewValue(writer.repeat(node, (value, name)), "shared")
     if name == "mT" or (name == "T" and len(shape) == 2):
-        return NewValue(_again(writer, node, (value, "mT")))
+        return NewValue(writer.repeat(node, (value, "mT")))
     raise NoRule
 
 
@@ -340,8 +336,8 @@ def _size(writer: _Writer, node: fx.Node) -> NewValue:
     if kwargs:
         raise NoRule
     if len(args) == 1:
-        return NewValue(_without_members(writer, _again(writer, node, args)), "shared")
-    return NewValue(_again(writer, node, (args[0], _move(args[1]))), "shared")
+        return NewValue(_without_members(writer, writer.repeat(node, args)), "shared")
+    return NewValue(writer.repeat(node, (args[0], _move(args[1]))), "shared")
 
 
 def _without_members(writer: _Writer, sizes: Any) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple, cast, overload
 
 import torch
@@ -43,7 +44,8 @@ from .lowering import FORMS
 from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
 from .verification import agrees, runs_by_rows
 
-CHUNK = 32  # rows; larger buffers are mapped afresh at each call, which costs more than it saves
+CHUNK = 32  # rows of images that run at once at least, and more while no value needs more than BUFFER bytes:
+BUFFER = 2**23  # larger ones are mapped afresh at each call, which costs more than it saves
 
 RACED = 256  # rows on which forms are timed where there are no images
 
@@ -222,7 +224,7 @@ class Frozen(nn.Module):
             f"  mult-adds of one example: {before:,} before, {after:,} after",
             *(f"  {note}" for note in self.notes),
         ]
-        if packed := sum(part.packed is not None for part in self._convolutions()):
+        if packed := sum(part.packed_for is not None for part in self._convolutions()):
             lines.append(f"  convolutions: {packed} with a second copy of the weight, in the order of oneDNN's kernels")
         if self.chunk:
             lines.append(f"  large batches run {self.chunk} rows at a time")
@@ -232,7 +234,7 @@ class Frozen(nn.Module):
 
     def count_bytes(self) -> int:
         """The memory of the weights."""
-        copies = [part.weight for part in self._convolutions() if part.packed is not None]
+        copies = [part.weight for part in self._convolutions() if part.packed_for is not None]
         return bytes_of([*self.parameters(), *self.buffers(), *copies])
 
     def plain_(self) -> Frozen:
@@ -291,7 +293,7 @@ def _freeze(copy: Ensemble, example: Example, choose: str, memory: str) -> Froze
     try:
         for made in _order(_write_forms(copy, example, memory == "small"), example, choose):
             if agrees(made, copy, example):
-                made.chunk = CHUNK if made.images and runs_by_rows(made, example) else 0
+                made.chunk = made.chunk if made.images and runs_by_rows(made, example) else 0
                 return made
         raise Unfit("the traced network gives different outputs")
     except Unfit as reason:
@@ -380,7 +382,7 @@ def _write_forms(copy: Ensemble, example: Example, small: bool) -> list[Frozen]:
         except Exception as error:  # an operation that takes no more dimensions than it had may raise anything
             left_out.append(f"does not run as {name}: {first_line(error)}")
             continue
-        made.form = name
+        made.form, made.chunk = name, max(CHUNK, BUFFER // max(_row_bytes(one, form) for one in written.networks))
         _tell_(made, written)
         if not small:
             _pack_(made, example)
@@ -390,6 +392,12 @@ def _write_forms(copy: Ensemble, example: Example, small: bool) -> list[Frozen]:
     for made in forms:
         made.notes += left_out
     return forms
+
+
+def _row_bytes(network: Network, form: str) -> int:
+    """Of the largest value, for one row: side by side all members' are one."""
+    copies = {True: network.size if form == "beside" else 1, False: 1}
+    return max(4 * prod(shape) * copies[node in network.own] // SAMPLES[0] for node, shape in network.shapes.items())
 
 
 def _widest_group(written: TracedNetworks) -> int:

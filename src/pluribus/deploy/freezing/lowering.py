@@ -26,8 +26,9 @@ from torch import Tensor, fx, nn
 from .batching_rules import NoRule, stack_members
 from .call_signature import Unfit
 from .folding import Layer, Network, read_attribute
-from .kernels import Affine, Convolution, Linear, StackedLinear, Take, TakeEach, frozen_parameter
+from .kernels import Affine, Convolution, Linear, StackedLinear, Take, TakeEach, frozen_parameter, max_pool2d
 from .live_channels import Channels, axes_of, kind_of, layouts_of, read_channels, slice_channels, slice_layer, steps
+from .module_code import known_name
 from .tracing import without_dead
 
 Slices = tuple[Tensor, Tensor | None]  # weight and bias of one member
@@ -76,10 +77,19 @@ class Writer:
 
     def again(self, node: fx.Node, value: Callable[[fx.Node], Any], i: int = 0) -> fx.Node:
         """The node's own operation on these values, with the module that member i has."""
-        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
-        if node.op == "call_module":
-            return self.graph.call_module(self.keep(node, i), args, kwargs)
-        return self.graph.create_node(node.op, node.target, args, kwargs)
+        return self.repeat(node, *fx.map_arg((node.args, node.kwargs), value), i)
+
+    def repeat(self, node: fx.Node, args: Sequence[Any], kwargs: dict[str, Any] | None = None, i: int = 0) -> fx.Node:
+        """The node's own operation with these arguments."""
+        args, kwargs = tuple(args), kwargs or {}
+        if node.op != "call_module":
+            own = max_pool2d if known_name(node) == "max_pool2d" else node.target
+            return self.graph.create_node(node.op, own, args, kwargs)
+        if self.network.kind(node) is nn.MaxPool2d:
+            pool: Any = self.network.module(node)
+            options = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode, pool.return_indices)
+            return self.graph.call_function(max_pool2d, (*args, *options), kwargs)
+        return self.graph.call_module(self.keep(node, i), args, kwargs)
 
     def lower_shared(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         """The operation of a node that all members share."""

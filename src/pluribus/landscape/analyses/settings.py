@@ -70,7 +70,7 @@ class Measured:
     def figures(self) -> list[str]:
         """The figures that are numbers."""
         first = self.rows[0]
-        return [name for name, value in first.items() if isinstance(value, float) and name != "seed"]
+        return [name for name, value in first.items() if isinstance(value, float)]
 
     def values(self, setting: Any, figure: str) -> list[float]:
         """The figure of a setting for every seed."""
@@ -440,14 +440,14 @@ def mask_overlap(
         seed: of the masks
 
     Shapes:
-        "iou", "size": measured: (sizes, scales, 3), the mean and the ends of its interval over draws; "size" is the
-            width that the masks need, relative to `ones`
+        "iou", "size": measured: (sizes, scales, 3), the mean and the ends of its interval over draws (NaN where all
+            draws are the same); "size" is the width that the masks need, relative to `ones`
         "iou_paper": 1 / (2 S - 1), "iou_exact": the expected value itself: (scales)
         "size_paper": S (1 - (1 - 1/S)^N): (sizes, scales)
 
     >>> found = mask_overlap(sizes=(4,), scales=(1.0, 2.0), ones=16, draws=5)
     >>> found["iou"][0, 0].tolist(), found["iou_paper"].round(3).tolist()
-    ([1.0, 1.0, 1.0], [1.0, 0.333])
+    ([1.0, nan, nan], [1.0, 0.333])
     """
     ones, draws = check_whole("mask_overlap", "ones", ones), check_whole("mask_overlap", "draws", draws)
     generator = torch.Generator().manual_seed(seed)

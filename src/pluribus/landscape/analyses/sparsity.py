@@ -85,19 +85,27 @@ def sparsity_curves(
     """
     row = torch.full((1, inputs), float(weight))
     kept = torch.as_tensor(shares, dtype=torch.float64)
-    found: dict[str, list[Tensor]] = {"bound": [], "divergence": [], "measured": []}
-    generator = torch.Generator().manual_seed(seed)
+    generator, found = torch.Generator().manual_seed(seed), []
     for deviation in deviations:
         variance = deviation**2 / (inputs * weight**2)  # of each input, so that the output has this deviation
-        found["bound"].append(sparsity_bound(row, mean, variance, kept)[:, 0])
-        found["divergence"].append(sparsity_divergence(row, mean, variance, kept)[:, 0])
         h = mean + variance**0.5 * torch.randn(draws, inputs, generator=generator)
-        dense = h @ row[0]
-        uniform = torch.rand(draws, inputs, generator=generator)
-        sparse = torch.stack([(h * (uniform < share)) @ row[0] for share in kept.tolist()])
-        found["measured"].append(_gaussian_divergence(dense.double(), sparse.double()))
-    stacked = {name: torch.stack(rows) for name, rows in found.items()}
+        found.append(_curves(row, mean, variance, kept, h, generator))
+    stacked = {name: torch.stack([curves[name][:, 0] for curves in found]) for name in found[0]}
     return {"shares": kept, "deviations": torch.as_tensor(deviations, dtype=torch.float64), **stacked}
+
+
+def _curves(
+    weight: Tensor, mean: Any, variance: Any, shares: Tensor, h: Tensor, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Bound, divergence, and what masks drawn for rows of inputs give, each (shares, outputs)."""
+    dense, uniform = h @ weight.T, torch.rand(h.shape, generator=generator, dtype=h.dtype)
+    sparse = torch.stack([(h * (uniform < share)) @ weight.T for share in shares.tolist()])
+    whole, part = (torch.distributions.Normal(x.mean(-2), x.std(-2)) for x in (dense.double(), sparse.double()))
+    return {
+        "bound": sparsity_bound(weight, mean, variance, shares),
+        "divergence": sparsity_divergence(weight, mean, variance, shares),
+        "measured": torch.distributions.kl_divergence(whole, part),
+    }
 
 
 def layer_sparsity(
@@ -127,19 +135,9 @@ def layer_sparsity(
     for name, (weight, h) in _layer_inputs(network_of("layer_sparsity", model)[0], data, rows, generator).items():
         mean, variance = h.mean(0), h.var(0)
         varies = weight.square() @ variance > 1e-12 * weight.square().sum(1)
-        if not bool(varies.any()):
-            continue
-        weight = weight[varies]
-        dense = h @ weight.T
-        uniform = torch.rand(h.shape, generator=generator, dtype=torch.float64)
-        sparse = torch.stack([(h * (uniform < share)) @ weight.T for share in kept.tolist()], -1)
-        measured = torch.stack([_gaussian_divergence(d, s.T) for d, s in zip(dense.T, sparse.unbind(1), strict=True)])
-        found[name] = {
-            "shares": kept.numpy(),
-            "bound": sparsity_bound(weight, mean, variance, kept).mean(1).numpy(),
-            "divergence": sparsity_divergence(weight, mean, variance, kept).mean(1).numpy(),
-            "measured": measured.mean(0).numpy(),
-        }
+        if bool(varies.any()):
+            curves = _curves(weight[varies], mean, variance, kept, h, generator)
+            found[name] = {"shares": kept.numpy(), **{key: one.mean(1).numpy() for key, one in curves.items()}}
     if not found:
         raise ValueError(
             "layer_sparsity: the network has no linear layer or ungrouped convolution whose output varies."
@@ -213,9 +211,3 @@ def _check_shares(caller: str, p: Share) -> Tensor:
             f"{shares.tolist()}."
         )
     return shares[:, None] if shares.ndim else shares
-
-
-def _gaussian_divergence(dense: Tensor, sparse: Tensor) -> Tensor:
-    """KL of the Gaussian with the moments of `dense`, (draws), from those with the moments of `sparse`, (n, draws)."""
-    first = torch.distributions.Normal(dense.mean(), dense.std())
-    return torch.distributions.kl_divergence(first, torch.distributions.Normal(sparse.mean(1), sparse.std(1)))

@@ -18,30 +18,39 @@ from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, le
 from ...report.svg import Axis
 from ..diversity_accuracy_plane import family, limits
 from ..material import Material, run_names
-from ..studies.findings import tell_values
+from ..studies.findings import QUESTIONS, tell_values
 from ..studies.fort import CURVES, SPREADS, SUBSPACES
-from ..studies.members import ASKED, MEASURES, MEMBERS, OWNED
+from ..studies.members import MEASURES, MEMBERS, OWNED
 
 Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A question, what the paper says, how its arrays are drawn, and numbers without a bar in words."""
+    """A question whose answer is measured: its name, and how its arrays are drawn."""
 
-    title: str
-    says: str
+    name: str
     draw: Callable[[Arrays], list[Figure]]
-    told: Mapping[str, str]
 
-    def answer(self, name: str, material: Material) -> Claim | None:
+    def answer(self, material: Material) -> Claim | None:
         """The section, with what was found; None where the material cannot tell."""
-        found = MEASURES[name](material)
+        found = MEASURES[self.name](material)
         if found is None:
             return None
-        said = tell_values(ASKED[name], self.told, found.values)
-        pictures = self.draw(found.arrays)
-        return section(name, self.title, self.says, said.found, pictures, said.judgement, said.number)
+        said = tell_values(QUESTIONS[self.name], found.values)
+        return answered(self.name, said.found, self.draw(found.arrays), said.judgement, said.number)
+
+
+def answered(
+    name: str, found: Sequence[str], figures: Sequence[Figure] = (), answer: str = "", number: str = ""
+) -> Claim:
+    """A question of `questions.toml` with what was found."""
+    return section(name, QUESTIONS[name].title, QUESTIONS[name].says, found, figures, answer, number)
+
+
+def caption_of(name: str, **values: object) -> str:
+    """How the picture of a question is read, with these values filled in."""
+    return QUESTIONS[name].caption.format(**values)
 
 
 def curves_panel(
@@ -98,10 +107,7 @@ def _matrix(arrays: Arrays, name: str, caption: str, ends: tuple[float, float]) 
 
 def draw_cosines(arrays: Arrays) -> list[Figure]:
     """The matrix of cosines."""
-    caption = (
-        "Cosine of the angle between two networks: weight matrices and filters, no biases or scales of normalisation."
-    )
-    return [_matrix(arrays, "cosine", caption, (min(0.0, float(arrays["matrix"].min())), 1.0))]
+    return [_matrix(arrays, "cosine", caption_of("weights"), (min(0.0, float(arrays["matrix"].min())), 1.0))]
 
 
 def draw_functions(arrays: Arrays) -> list[Figure]:
@@ -109,10 +115,7 @@ def draw_functions(arrays: Arrays) -> list[Figure]:
     run, matrix = arrays["run"], arrays["matrix"]
     late = [i for k in np.unique(run) for own in [np.flatnonzero(run == k)] for i in own[len(own) // 2 :]]
     top = float(matrix[np.ix_(late, late)].max()) or 1.0
-    caption = (
-        "Share of test rows on which two networks give different labels. The darkest shade is "
-        f"{100 * top:.1f} % or more, the most among networks of the second half of training."
-    )
+    caption = caption_of("functions", top=100 * top)
     return [_matrix(arrays, "disagreement", caption, (0.0, top))]
 
 
@@ -129,11 +132,7 @@ def draw_map(arrays: Arrays) -> list[Figure]:
     }
     styles = _styles(names)
     chart = scatter_chart(paths, styles | {f"{name}, samples": styles[name] for name in names}, hints, samples_of)
-    caption = (
-        "Predictions on all test rows in two dimensions by t-SNE: each run's checkpoints, joined, its end the large "
-        "mark; "
-        f"open marks are samples of {len(kinds)} subspaces around it ({', '.join(kinds)}). Long distances mean little."
-    )
+    caption = caption_of("map", count=len(kinds), kinds=", ".join(kinds))
     return [Figure("tsne", "Runs and their subspaces", caption, [Panel(chart)], legend=legend(names, styles))]
 
 
@@ -164,13 +163,8 @@ def draw_plane(arrays: Arrays) -> list[Figure]:
         )
         for title, values in measured.items()
     ]  # fmt: skip
-    caption = (
-        "The plane through the origin, where all weights are zero, and the solutions of two runs; axes are distances "
-        "in weight space. Lines join equal values; point at a place to read its value. Runs, and samples of a low-rank "
-        "Gaussian along run 1, are projected: they do not lie in the plane."
-    )
     shown = [*names, *samples]
-    return [Figure("plane", "A cut through the landscape", caption, panels, legend=legend(shown, styles))]
+    return [Figure("plane", "A cut through the landscape", caption_of("plane"), panels, legend=legend(shown, styles))]
 
 
 def draw_tunnel(arrays: Arrays) -> list[Figure]:
@@ -181,11 +175,8 @@ def draw_tunnel(arrays: Arrays) -> list[Figure]:
         for title in measures
     }
     panels["agreement with run 1"] = {name: (arrays["t"], arrays[f"{way} agreement"][0]) for name, way in ways.items()}
-    caption = (
-        "From the solution of run 1 (0) to that of run 2 (1); accuracy and agreement are on test rows. The tunnel "
-        "starts as the line and is optimised on training rows at each of 9 points, orthogonally to the line."
-    )
-    return [lines_figure("paths", "Along two paths", caption, panels, "place on the path", ("Path", "at {:.2f}"))]
+    heads = "Path", "at {:.2f}"
+    return [lines_figure("paths", "Along two paths", caption_of("tunnel"), panels, "place on the path", heads)]
 
 
 def draw_stitched(arrays: Arrays) -> list[Figure]:
@@ -201,12 +192,7 @@ def draw_stitched(arrays: Arrays) -> list[Figure]:
         )
         for title, values in measured.items()
     ]  # fmt: skip
-    caption = (
-        "Each piece of the tunnel makes a triangle with the origin, where all weights are zero; thin lines divide "
-        "them. The strong line is the tunnel; further out the weights grow to 1.25 times their size. Shades of "
-        "accuracy and agreement cover the outer half, because near the origin everything is chance."
-    )
-    return [Figure("stitched", "A cut along the tunnel", caption, panels, legend=legend(names, styles))]
+    return [Figure("stitched", "A cut along the tunnel", caption_of("stitched"), panels, legend=legend(names, styles))]
 
 
 def draw_diversity(arrays: Arrays) -> list[Figure]:
@@ -223,16 +209,11 @@ def draw_diversity(arrays: Arrays) -> list[Figure]:
     if not points:
         return []
     lines = _limits(points, reference, classes, arrays.get("exponent")) if reference > 1 / classes else {}
-    caption = (
-        "One point for each network: its accuracy, and how often it differs from the solution of run 1, divided by its "
-        "own error. Dashed: what random flips of that solution's labels give (least), independent labels (most), and "
-        "the family with one parameter that fits the samples."
-    )
     rows = [[name, str(len(own)), *(f"{value:.4f}" for value in own.mean(0))] for name, own in points.items()]
     header = ["Networks", "How many", "Mean accuracy", "Mean disagreement / error"]
     panel = Panel(diversity_chart(points, styles, lines))
-    return [Figure("diversity", "Diversity against accuracy", caption, [panel], "wide", legend(points, styles), header,
-                   rows)]  # fmt: skip
+    caption, keys = caption_of("diversity"), legend(points, styles)
+    return [Figure("diversity", "Diversity against accuracy", caption, [panel], "wide", keys, header, rows)]
 
 
 def _limits(
@@ -250,11 +231,7 @@ def _limits(
 
 def draw_size(arrays: Arrays) -> list[Figure]:
     """Accuracy and Brier score against the number of runs."""
-    caption = (
-        "With one run: its solution, or samples around it; with more: the same of each run, all averaged. Means over "
-        "the choices of runs."
-    )
-    return [_metrics(arrays, METRICS, "size", "Against the number of runs", caption, "runs")]
+    return [_metrics(arrays, METRICS, "size", "Against the number of runs", caption_of("size"), "runs")]
 
 
 METRICS = {"accuracy": "accuracy", "brier": "Brier score"}
@@ -265,16 +242,21 @@ def draw_shift(arrays: Arrays) -> list[Figure]:
     if "jsd" not in arrays:
         return []
     one = {f"one {key}": f"{title}, one run" for key, title in METRICS.items()}
-    caption = "Means over corruptions; severity 0 is the test data as they are. {}"
+    every, alone, spread = (
+        caption_of("shift", which=which)
+        for which in ("All runs.", "One run.", "The divergence of as many networks of every kind.")
+    )
     figures = [
-        _metrics(arrays, METRICS, "severity", "Under corruptions, all runs", caption.format("All runs."), "severity"),
-        _metrics(arrays, one, "severity-one", "Under corruptions, one run", caption.format("One run."), "severity"),
+        _metrics(arrays, METRICS, "severity", "Under corruptions, all runs", every, "severity"),
+        _metrics(arrays, one, "severity-one", "Under corruptions, one run", alone, "severity"),
     ]
     severities, *jsd = arrays["jsd"]
     curves: dict[str, Curve] = {title: (severities, own) for title, own in zip(SPREADS.values(), jsd, strict=True)}
-    told = caption.format("The divergence of as many networks of every kind.")
     panels = {"Jensen-Shannon divergence, nats": curves}
-    return [*figures, lines_figure("divergence", "Divergence", told, panels, "severity", ("Networks", "severity {:g}"))]
+    return [
+        *figures,
+        lines_figure("divergence", "Divergence", spread, panels, "severity", ("Networks", "severity {:g}")),
+    ]
 
 
 def _metrics(arrays: Arrays, titles: Mapping[str, str], name: str, title: str, caption: str, axis: str) -> Figure:
@@ -291,97 +273,18 @@ def draw_randomness(arrays: Arrays) -> list[Figure]:
     curves: dict[str, Curve] = {
         title: (arrays["rates"], arrays[kind]) for kind, title in SOURCES.items() if kind in arrays
     }
-    caption = (
-        "Share of test rows on which two runs give different labels, by what differs between them: means over pairs."
-    )
     panels, heads = {"disagreement of two runs": curves}, ("What differs", "at {:g}")
-    return [
-        lines_figure("randomness", "What runs differ in", caption, panels, "learning rate", heads, log=True, zero=True)
-    ]
+    caption, how = caption_of("randomness"), {"log": True, "zero": True}
+    return [lines_figure("randomness", "What runs differ in", caption, panels, "learning rate", heads, **how)]
 
 
 def draw_chain(arrays: Arrays) -> list[Figure]:
     """Disagreement within and between chains."""
     groups = {"cycles of one chain": arrays["within"].tolist(), "different chains": arrays["between"].tolist()}
     panel = Panel(strip_chart(groups, _styles(list(groups)), "disagreement"))
-    caption = (
-        "Share of test rows on which two networks give different labels: the ends of the cycles of one chain (the mean "
-        "of each chain), and the ends of different chains. The temperature is 1/N, as in the authors' code, which the "
-        "paper used."
-    )
     rows = [[name, *(f"{f(own):.4f}" for f in (np.mean, np.min, np.max))] for name, own in groups.items()]
     header = ["Networks", "Mean disagreement", "Least", "Largest"]
-    return [Figure("chain", "Cycles against runs", caption, [panel], "wide", [], header, rows)]
-
-
-FORT_SECTIONS: dict[str, Section] = {
-    "weights": Section(
-        "Do runs end in different places in weight space?",
-        "The weight vectors of two different initialisations are essentially orthogonal, while those along one "
-        "trajectory point in similar directions (Fort et al., Figures 2 and 3).", draw_cosines,
-        {"cosine_mean": "mean cosine between solutions", "cosine_within": "cosine within the last quarter of a run"},
-    ),
-    "functions": Section(
-        "Do different runs learn different functions?",
-        "Checkpoints of one trajectory are similar functions; functions of different initialisations disagree on many "
-        "more predictions at the same accuracy (Fort et al., Figures 2 and 3).", draw_functions,
-        {"apart": "disagreement of two solutions", "within": "disagreement within the last quarter of a run",
-         "accuracy": "mean accuracy of one solution", "together": "accuracy of all solutions together"},
-    ),
-    "map": Section(
-        "Does each run keep to its own region of function space?",
-        "Different initialisations explore different modes in function space, and functions sampled from a subspace "
-        "stay near their own run (Fort et al., Figures 2 c and 4).", draw_map, {},
-    ),
-    "plane": Section(
-        "Does each run end in a valley of its own?",
-        "On the plane of two independent optima each lies in its own valley; networks along a trajectory, and samples "
-        "around it, agree with the optimum it leads to, not with the other (Fort et al., Figures 5 and S1).",
-        draw_plane,
-        {"ridge": "loss halfway between two solutions, above that at them"},
-    ),
-    "tunnel": Section(
-        "Does a low-loss path connect two solutions?",
-        "A straight line between two optima crosses a region of high loss, but a low-loss tunnel connects them "
-        "(Fort et al., Figure S2; Fort and Jastrzebski, 2019).", draw_tunnel, {},
-    ),
-    "stitched": Section(
-        "Does the function change along that path?",
-        "Along the tunnel accuracy stays the same, but predictions do not: the two optima are connected and remain "
-        "different functions (Fort et al., Figure S3).", draw_stitched,
-        {"lowest": "lowest accuracy along the tunnel"},
-    ),
-    "diversity": Section(
-        "Are independent runs more diverse than samples around one?",
-        "Independent solutions are more diverse at the same accuracy than anything sampled around one solution "
-        "(Fort et al., Figures 6, 7 and S6).", draw_diversity,
-        {f"share_{name}": f"share of the attainable diversity, {title}"
-         for name, title in {"independent": "independent runs", **SUBSPACES}.items()},
-    ),
-    "size": Section(
-        "Do independent runs gain more than samples around one?",
-        "Ensembles gain more than subspaces, and the gains add up (Fort et al., Figure 8).", draw_size,
-        {f"{which}_{key}": f"{title} of {words}" for key, title in METRICS.items()
-         for which, words in (("one", "one network"), ("all", "all runs together"))},
-    ),
-    "shift": Section(
-        "Does that hold under corruptions?",
-        "Ensembles and subspaces are complementary under corruptions as well; independent runs diverge most, the more "
-        "so the more severe the corruption (Fort et al., Figures 9 and 10).", draw_shift,
-        {f"jsd_{name}": f"divergence on OOD data in nats, {title}" for name, title in SPREADS.items()},
-    ),
-    "randomness": Section(
-        "Does initialisation matter more than the order of batches?",
-        "Initialisation and the order of batches are complementary sources of difference; initialisation is the "
-        "stronger one, and the order counts for more at high learning rates (Fort et al., Figure S4).",
-        draw_randomness, {},
-    ),
-    "chain": Section(
-        "Are independent runs more diverse than one cyclic run?",
-        "The cycles of one run of cSG-MCMC give less diverse functions than independent initialisations do "
-        "(Fort et al., Figure S5).", draw_chain, {"chain_accuracy": "mean accuracy of the chains' networks"},
-    ),
-}  # fmt: skip
+    return [Figure("chain", "Cycles against runs", caption_of("chain"), [panel], "wide", [], header, rows)]
 
 
 KINDS = {"mimo": "MIMO", "multihead": "Naive multihead"}
@@ -405,12 +308,9 @@ def draw_subnetworks(arrays: Arrays) -> list[Figure]:
                   name.capitalize())
             for name, values in measured.items()
         ]  # fmt: skip
-        caption = (
-            f"{title}. The plane goes through three members; what they share is the same everywhere on it. The origin, "
-            f"where all weights are zero, is {float(given['away']):.3g} away from the plane and is projected onto it. "
-            f"{'A member is shown while the others read zeros.' if kind == next(iter(KINDS)) else ''}"
-        )
-        figures.append(Figure(f"members-{kind}", title, caption.strip(), panels, legend=legend(STYLES, STYLES)))
+        caption = caption_of("subnetworks", title=title, away=float(given["away"]))
+        caption += " A member is shown while the others read zeros." if kind == "mimo" else ""
+        figures.append(Figure(f"members-{kind}", title, caption, panels, legend=legend(STYLES, STYLES)))
     return figures
 
 
@@ -421,7 +321,7 @@ def draw_courses(arrays: Arrays) -> list[Figure]:
         Panel(scatter_chart(dict(zip(NAMES, arrays[f"{kind} points"], strict=True)), STYLES, hints), title)
         for kind, title in KINDS.items()
     ]
-    caption = "The members' predictions on test rows during training, in their two principal components."
+    caption = caption_of("courses")
     return [Figure("courses", "Courses of the members", caption, panels, legend=legend(NAMES, STYLES))]
 
 
@@ -447,10 +347,7 @@ def draw_units(arrays: Arrays) -> list[Figure]:
             own = shares.max(0)[here & (owner >= 0)]
             rows.append([str(name), str(int(here.sum())), *(str(int((owner[here] == k).sum())) for k in range(size)),
                          f"{float((own >= OWNED).mean()) if len(own) else float('nan'):.3f}"])  # fmt: skip
-        caption = (
-            "Conditional variance of each pre-activation with respect to each member's input, as a share of the sum "
-            "over inputs; a channel is a unit. Separated units lie at both ends."
-        )
+        caption = caption_of("units")
         header = ["Layer", "Units", *(f"owned by {k + 1}" for k in range(size)), f"above {OWNED:g}"]
         title = f"Whose unit is it? M = {size}"
         figures.append(Figure(f"units-{size}", title, caption, [panel], "wide", legend(styles, styles), header, rows))
@@ -469,8 +366,7 @@ def draw_sparse(arrays: Arrays) -> list[Figure]:
     }
     styles = _styles(list(arrays))
     drawn = [curves_panel(curves, styles, "sparsity", title) for title, curves in panels.items()]
-    caption = "One point for each strength of L1; sparsity is the share of weights below 1e-4."
-    return [Figure("sparse", "Against sparsity", caption, drawn, "wide", legend(styles, styles))]
+    return [Figure("sparse", "Against sparsity", caption_of("sparse"), drawn, "wide", legend(styles, styles))]
 
 
 def draw_table(arrays: Arrays) -> list[Figure]:
@@ -481,44 +377,25 @@ def draw_table(arrays: Arrays) -> list[Figure]:
     return [Figure("settings", "Every setting", "", [], "wide", [], header, rows)]
 
 
-def _told(**words: str) -> dict[str, str]:
-    return {f"{kind}_{key}": f"{title}: {text}" for kind, title in KINDS.items() for key, text in words.items()}
+DRAWN: dict[str, Callable[[Arrays], list[Figure]]] = {
+    "weights": draw_cosines,
+    "functions": draw_functions,
+    "map": draw_map,
+    "plane": draw_plane,
+    "tunnel": draw_tunnel,
+    "stitched": draw_stitched,
+    "diversity": draw_diversity,
+    "size": draw_size,
+    "shift": draw_shift,
+    "randomness": draw_randomness,
+    "chain": draw_chain,
+    "subnetworks": draw_subnetworks,
+    "courses": draw_courses,
+    "units": draw_units,
+    "sparse": draw_sparse,
+    "dropout": draw_table,
+    "selection": draw_table,
+    "sources": draw_table,
+}
 
-
-MEMBERS_SECTIONS: dict[str, Section] = {
-    "subnetworks": Section(
-        "Do the members of MIMO differ more than those of a multihead?",
-        "MIMO's subnetworks end in distinct basins and disagree; those of the naive multihead end in one and agree "
-        "(Havasi et al., Figure 3).", draw_subnetworks,
-        _told(apart="disagreement of two members", alone="mean accuracy of one member", together="accuracy of all"),
-    ),
-    "courses": Section(
-        "Where do the members of one network go while it is trained?",
-        "The members of MIMO converge to different functions, those of the naive multihead to the same "
-        "(Havasi et al., Figure 4, middle).", draw_courses, {},
-    ),
-    "units": Section(
-        "Do the members of one network use units of their own?",
-        "Almost all pre-activations vary with the input of only one member: the subnetworks separate within the "
-        "network (Havasi et al., Figure 4, left).", draw_units, {},
-    ),
-    "sparse": Section(
-        "What does sparsity cost more members?",
-        "At the same sparsity, more subnetworks lose more performance (Havasi et al., Figure 9).", draw_sparse, {},
-    ),
-    "dropout": Section(
-        "Do many masks become dropout?",
-        "With many masks, Masksembles behave like MC-Dropout; with masks that do not overlap, like Deep Ensembles "
-        "(Durasov et al., Figure 5).", draw_table, {},
-    ),
-    "selection": Section(
-        "Which epoch should be kept?",
-        "Selecting the epoch that is best for the ensemble is as good as selecting the best epoch of each member "
-        "(Laurent et al., appendix K).", draw_table, {},
-    ),
-    "sources": Section(
-        "What makes packed members differ?",
-        "Any one of non-deterministic algorithms, different initialisations and different batches is enough for "
-        "diversity, and no set of them is clearly best (Laurent et al., Table 7).", draw_table, {},
-    ),
-}  # fmt: skip
+SECTIONS = {name: Section(name, draw) for name, draw in DRAWN.items()}

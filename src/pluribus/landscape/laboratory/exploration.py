@@ -17,7 +17,7 @@ from ...surgery.selecting import quote_names
 from ..material import Material, material_of
 from ..studies.fort import cut
 from .animation import animate
-from .drawing import FORT_SECTIONS, MEMBERS_SECTIONS
+from .drawing import SECTIONS
 from .questions import QUESTIONS as OF_SETTINGS
 from .questions import (
     aligned_runs,
@@ -32,13 +32,11 @@ from .questions import (
 
 TITLE = "Why do ensembles work?"
 Ask = Callable[[Material], Claim | None]
-SECTIONS = {**FORT_SECTIONS, **MEMBERS_SECTIONS}
-ANSWERS: dict[str, Ask] = {name: partial(one.answer, name) for name, one in SECTIONS.items()}
 
 QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
-    **{name: ANSWERS[name] for name in ("weights", "functions", "map", "plane", "tunnel", "stitched")},
+    **{name: SECTIONS[name].answer for name in ("weights", "functions", "map", "plane", "tunnel", "stitched")},
     "alignment": aligned_runs,
-    **{name: ANSWERS[name] for name in ("diversity", "size", "shift", "randomness", "chain")},
+    **{name: SECTIONS[name].answer for name in ("diversity", "size", "shift", "randomness", "chain")},
     "layers": layer_similarity,
     "sparsity": sparse_layers,
 }
@@ -46,7 +44,7 @@ QUESTIONS: dict[str, Ask] = {  # by the anchor on the page, in its order
 ON_REQUEST: dict[str, Ask] = {  # asked by name alone: they take minutes
     "curve": trained_curves,
     "curvature": loss_curvature,
-    **{name: ANSWERS[name] for name in MEMBERS_SECTIONS},
+    **{name: section.answer for name, section in SECTIONS.items() if name not in QUESTIONS},
     "bias": bias_question,
     "sinusoids": sinusoid_question,
     **{name: partial(settings_question, name) for name in OF_SETTINGS},

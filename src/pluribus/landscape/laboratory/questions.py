@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from ...report.charts.landscape import heat_map
-from ...report.claims import Claim, ClaimVerdict, section, yes_or_no
+from ...report.claims import Claim, ClaimVerdict, yes_or_no
 from ...report.figure import Curve, Figure, Panel, curve_panel, finite_range, legend
 from ...report.svg import Axis
 from ...results.judgements import FAILS, HOLDS, OPEN, all_of, plural
@@ -19,22 +19,16 @@ from ..analyses.settings import Measured, mask_overlap, ood_criteria
 from ..analyses.sparsity import layer_sparsity
 from ..curvature import Spectrum, spectrum
 from ..material import Material, spread
-from ..paths import along, barrier, curve, line
+from ..paths import along, curve, line
 from ..representations import cka, layer_names
 from ..studies import own_data
 from ..studies.sweeps import SWEEPS, measure_sweep
 from ..symmetries.groups import Groups
 from ..symmetries.matching import align
 from ..symmetries.symmetry_search import permutations
-from .drawing import curves_panel, lines_figure
+from .drawing import answered, caption_of, curves_panel, lines_figure
 
 STYLES = {"as trained": 2, "aligned by weights": 3, "aligned by activations": 4}
-TITLE = "Is it one valley, up to the order of units?"
-
-CLAIM = (
-    "Hidden units can be permuted without changing the function; once the units of two networks are aligned, the "
-    "straight line between them crosses a lower ridge, or none (Ainsworth et al., Git Re-Basin, 2023)."
-)
 
 
 def aligned_runs(material: Material) -> Claim:
@@ -44,7 +38,7 @@ def aligned_runs(material: Material) -> Claim:
     try:
         groups = permutations(first, material.train[0])
     except ValueError as error:
-        return section("alignment", TITLE, CLAIM, [f"There is nothing to align: {error}"])
+        return answered("alignment", [f"There is nothing to align: {error}"])
     ways = {"as trained": first, "aligned by weights": align(first, second, material.train[0], groups=groups)}
     with suppress(ValueError):  # of networks whose activations cannot be compared, such as one row at a time
         ways["aligned by activations"] = align(first, second, material.train[0], "activations", groups=groups)
@@ -66,10 +60,7 @@ def alignment_question(
         + ".",
         f"{plural(len(groups), 'group')} of hidden units can be permuted, in 10^{groups.log10_orders:.0f} orders.",
     ]
-    caption = (
-        "From the first network (0), with its units in their trained order or in that of the second, to the second "
-        f"(1). The function at 0 is the same in every case. Here {found[before[0]].statistics}."
-    )
+    caption = caption_of("alignment", statistics=found[before[0]].statistics)
     panels = [
         curves_panel({label: (one.t, getattr(one, name)) for label, one in found.items()}, STYLES,
                      "from the first network to the second", name)
@@ -80,7 +71,7 @@ def alignment_question(
     header = ["Order of units", "Loss of the first", "Largest loss", "Ridge"]
     figure = Figure("alignment", "Along the line", caption, panels, "wide", legend(found, STYLES), header, rows)
     number = f"Rise of the loss {best[1]:.3g} once aligned, {before[1]:.3g} before"
-    return section("alignment", TITLE, CLAIM, said, [figure], answer, number)
+    return answered("alignment", said, [figure], answer, number)
 
 
 def trained_curves(material: Material) -> Claim:
@@ -93,24 +84,18 @@ def trained_curves(material: Material) -> Claim:
             first, second, material.train, kind, steps=5 * material.steps, lr=1e-3, seed=material.seed
         )
     found = {name: along(way, material.test, refresh=material.train) for name, way in ways.items()}
-    heights = {name: barrier(way, material.test, refresh=material.train) for name, way in ways.items()}
+    heights = {name: one.barrier for name, one in found.items()}
     curves: dict[str, Curve] = {name: (one.t, np.asarray(one.loss)) for name, one in found.items()}
     best = min(list(ways)[1:], key=lambda name: heights[name])
     lower = heights[best] < 0.25 * heights["straight line"]
     told = ", ".join(f"{name} {height:.3g}" for name, height in heights.items())
     answer = [f"{'Yes' if lower else 'Not by these'}: the loss rises above its ends by: {told}."]
-    caption = (
-        "Loss on test rows from the solution of run 1 (0) to that of run 2 (1). Both curves have one bend, trained "
-        f"for {5 * material.steps} steps on training rows, each at a random place on the curve."
-    )
-    heads = "Path", "at {:.2f}"
+    caption, heads = caption_of("curve", steps=5 * material.steps), ("Path", "at {:.2f}")
     figure = lines_figure(
         "curves", "Along trained curves", caption, {"loss": curves}, "place on the path", heads, zero=True
     )
-    claim = "Two optima are connected by simple curves along which the loss is nearly constant (Garipov et al., 2018)."
-    title = "Is there a simple curve of low loss between two runs?"
     number = f"Rise of the loss {heights[best]:.3g}, {heights['straight line']:.3g} on the straight line"
-    return section("curve", title, claim, answer, [figure], "yes" if lower else "no", number)
+    return answered("curve", answer, [figure], "yes" if lower else "no", number)
 
 
 def loss_curvature(material: Material) -> Claim:
@@ -142,16 +127,9 @@ def loss_curvature(material: Material) -> Claim:
         f"{'In few' if few else 'Not only in a few'}: a share of {spread(np.array(shares))} of all directions has less "
         "than a hundredth of the largest curvature.",
     )
-    caption = (
-        f"Density of the eigenvalues of the Hessian of the mean loss on {len(train[1])} training rows, by stochastic "
-        "Lanczos quadrature; each eigenvalue is smoothed by a hundredth of the range."
-    )
-    figure = Figure("bending", "Spectra at two solutions", caption, [panel], "wide", legend(spectra, material.styles))
-    claim = (
-        "The Hessian has a bulk of eigenvalues around zero and a few large ones beside it (Sagun et al., 2017; "
-        "Ghorbani et al., 2019)."
-    )
-    return section("curvature", "In how many directions does the loss bend?", claim, found, [figure])
+    caption, keys = caption_of("curvature", rows=len(train[1])), legend(spectra, material.styles)
+    figure = Figure("bending", "Spectra at two solutions", caption, [panel], "wide", keys)
+    return answered("curvature", found, [figure])
 
 
 def layer_similarity(material: Material) -> Claim:
@@ -174,15 +152,10 @@ def layer_similarity(material: Material) -> Claim:
         "that is also the most similar layer.",
         f"Layer by layer: {', '.join(f'{name} {value:.2f}' for name, value in zip(names, same, strict=True))}.",
     ]
-    caption = "Linear CKA, debiased, on test rows: 1 where outputs are equal up to a rotation and a scale."
-    figure = Figure("layers", "Layers of two runs", caption, panels)
-    claim = (
-        "Layers of networks trained from different initialisations correspond to each other, early layers "
-        "more than late ones (Kornblith et al., 2019)."
-    )
+    figure = Figure("layers", "Layers of two runs", caption_of("layers"), panels)
     answer = yes_or_no([nearest == len(names), nearest > 0])
     number = f"The same layer is the most similar one for {nearest} of {len(names)} layers"
-    return section("layers", "Do the layers of two runs correspond?", claim, found, [figure], answer, number)
+    return answered("layers", found, [figure], answer, number)
 
 
 def sparse_layers(material: Material) -> Claim | None:
@@ -191,7 +164,7 @@ def sparse_layers(material: Material) -> Claim | None:
     try:
         found = layer_sparsity(material.solutions[0], material.test, seed=material.seed)
     except ValueError as error:
-        return section("sparsity", SPARSE, SPARSE_CLAIM, [f"There is nothing to look at: {error}"])
+        return answered("sparsity", [f"There is nothing to look at: {error}"])
     shown = {name: one for name, one in list(found.items())[:6]}
     styles = {name: number for number, name in enumerate(shown, 2)}
     low, high = finite_range(value for one in shown.values() for kind in COLUMNS for value in one[kind])
@@ -212,11 +185,8 @@ def sparse_layers(material: Material) -> Claim | None:
     )
     half = {name: float(np.interp(0.5, one["shares"], one["measured"])) for name, one in found.items()}
     told = ", ".join(f"{name} {value:.3g}" for name, value in half.items())
-    caption = (
-        "Divergence of a layer's outputs from those with a random share of its weights, between Gaussians with "
-        "their moments, on test rows; and the bound from the mean and variance of each input. Means over the units of "
-        f"a layer{f'; the first {len(shown)} of {len(found)} layers' if len(shown) < len(found) else ''}."
-    )
+    first = f"; the first {len(shown)} of {len(found)} layers" if len(shown) < len(found) else ""
+    caption = caption_of("sparsity", which=first)
     rows = [[name, *(f"{np.interp(0.5, one['shares'], one[kind]):.4g}" for kind in COLUMNS)]
             for name, one in found.items()]  # fmt: skip
     header = ["Layer", *(f"{kind} at p = 0.5" for kind in COLUMNS)]
@@ -227,17 +197,10 @@ def sparse_layers(material: Material) -> Claim | None:
     held = yes_or_no([name not in over for name in found])
     number = f"At most {worst:.2g} of the bound"
     said = [answer, f"With half the weights, in nats: {told}."]
-    return section("sparsity", SPARSE, SPARSE_CLAIM, said, [figure], held, number)
+    return answered("sparsity", said, [figure], held, number)
 
 
 COLUMNS = ("measured", "divergence", "bound")
-SPARSE = "Does the bound for sparse layers hold?"
-
-SPARSE_CLAIM = (
-    "The divergence of a layer's outputs from those of its sparse approximation is bounded, and the bound falls fast "
-    "as more weights stay (Laurent et al., Packed-Ensembles, Proposition C.1 and Figure 5)."
-)
-
 
 SINUSOIDS: dict[str, Any] = {"hidden": 100, "points": 41, "epochs": 30, "lr": 0.01}
 CURVE: dict[str, Any] = {"sizes": 5, "repeats": 20, "steps": 1000}
@@ -315,15 +278,10 @@ FURTHER = {"masks": calibration_and_overlap, "packing": criteria_table}
 def sinusoid_question(material: Material) -> Claim | None:
     """Masksembles, Figure 4, for as many seeds as networks are trained again."""
     given = {**SINUSOIDS, "seeds": material.retrained, "say": material.say}
-    says = (
-        "The entropy outside the training range rises as masks overlap less, from one network's to an ensemble's "
-        "(Durasov et al., Figure 4). The data are the paper's, not those of the runs."
-    )
     if material.retrained < 2:
         return None
     verdict = _as_answer(own_data.check_transition(*own_data.measure_sinusoids(**given)))
-    title = "Does uncertainty beyond the data grow as masks overlap less?"
-    return Claim("", "sinusoids", title, says, verdict=verdict)
+    return answered("sinusoids", []).answered(verdict)
 
 
 def bias_question(material: Material) -> Claim | None:
@@ -332,9 +290,4 @@ def bias_question(material: Material) -> Claim | None:
         return None
     material.say(f"bias and variance on a curve: {CURVE['repeats']} training sets for each of {CURVE['sizes']} sizes")
     verdict = own_data.check_bias(*own_data.measure_bias(**CURVE, say=material.say))
-    says = (
-        "As M grows the variance falls and the bias rises, and the best M is not 1 (Havasi et al., Figure 2). The data "
-        "are the paper's, not those of the runs: 64 rows of a noisy curve, a perceptron of 32 and 128 units. The noise "
-        "of the test rows is part of the bias."
-    )
-    return Claim("", "bias", "What do more members trade off?", says, verdict=_as_answer(verdict))
+    return answered("bias", []).answered(_as_answer(verdict))

@@ -1,9 +1,14 @@
-"""What a paper claims, as numbers with bars: judged by intervals over seeds, or told of one measurement."""
+"""What a paper claims, as numbers with bars: judged by intervals over seeds, or told of one measurement.
+
+The claims and the bars stand in `questions.toml`, with all other words of the laboratory's questions.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -12,7 +17,7 @@ from ...report.charts.intervals import intervals_figure
 from ...report.claims import ClaimVerdict, yes_or_no
 from ...report.figure import Figure
 from ...results.intervals import t_interval
-from ...results.judgements import FAILS, HOLDS, OPEN, all_of, count_judgements, equal, show_interval
+from ...results.judgements import OPEN, above, all_of, below, count_judgements, equal, show_interval
 from ...uncertainty.resampling import Interval
 
 Asked = tuple[str, str, float, bool | None]  # claim, what the number is, bar; below it, above, or None: within it
@@ -49,14 +54,14 @@ class Finding:
         return Interval(*np.exp(found).tolist())
 
     @property
+    def judgement(self) -> str:
+        """Whether the interval lies beyond the bar, in the words of `pluribus reproduce`."""
+        return {True: below, False: above, None: equal}[self.below](self.interval, self.bar)
+
+    @property
     def verdict(self) -> str:
         """ "holds", "does not hold", or "open" where the bar is inside the interval."""
-        found = self.interval
-        if self.below is None:
-            return WORDS[equal(found, self.bar)]
-        if not found.known or found.low <= self.bar <= found.high:
-            return "open"
-        return "holds" if (found.high < self.bar) == self.below else "does not hold"
+        return "open" if self.judgement == OPEN else self.judgement
 
     def __str__(self) -> str:
         found, sign = self.interval, SIDES[self.below]
@@ -64,7 +69,29 @@ class Finding:
         return f"{self.verdict:13} {self.claim}: {self.figure} {found.value:.3g}{spread}, {sign} {self.bar:g}"
 
 
-WORDS = {HOLDS: "holds", FAILS: "does not hold", OPEN: "open"}
+@dataclass(frozen=True)
+class Question:
+    """A question in words: what the paper says, how to read the picture, which numbers are judged, which only told."""
+
+    title: str
+    says: str
+    caption: str
+    asked: Mapping[str, Asked]
+    told: Mapping[str, str]
+
+
+def _read_questions() -> dict[str, Question]:
+    text = resources.files(__package__).joinpath("questions.toml").read_text(encoding="utf-8")
+    sides, found = {word: below for below, word in SIDES.items()}, {}
+    for name, given in tomllib.loads(text).items():
+        words = (" ".join(given.get(key, "").split()) for key in ("title", "says", "caption"))
+        asked = {key: (*one[:2], one[3], sides[one[2]]) for key, one in given.get("asked", {}).items()}
+        found[name] = Question(*words, asked, given.get("told", {}))
+    return found
+
+
+QUESTIONS = _read_questions()
+ASKED = {name: question.asked for name, question in QUESTIONS.items() if question.asked}
 
 
 def judge_values(
@@ -79,8 +106,7 @@ def judge_values(
         return ClaimVerdict(OPEN, ["Nothing was measured."])
     if missing := [one.claim for one in told.values() if not one.values]:
         return ClaimVerdict(OPEN, [f"Not measured: {'; '.join(missing)}."])
-    words = {word: judgement for judgement, word in WORDS.items()}
-    judgements = [words[one.verdict] for one in told.values()]
+    judgements = [one.judgement for one in told.values()]
     said = [count_judgements(judgements, "finding")] + [
         f"{_begin(one.claim)}: {one.figure} {show_interval(one.interval)}, where {SIDES[one.below]} {one.bar:g} is "
         f"required: {judgement}."
@@ -95,27 +121,27 @@ def judge_values(
     return ClaimVerdict(all_of(judgements), said, header, table, [*pictures, *_intervals(list(told.values()))])
 
 
-def tell_values(asked: Mapping[str, Asked], told: Mapping[str, str], values: Mapping[str, float]) -> ClaimVerdict:
+def tell_values(question: Question, values: Mapping[str, float]) -> ClaimVerdict:
     """The numbers of one measurement in sentences: those with bars first, then those that are only told.
 
     The answer is yes where all numbers are on the right side of their bars; the first number stands for them.
 
-    >>> tell_values({"cosine": ("solutions are orthogonal", "largest |cosine|", 0.1, True)}, {}, {"cosine": 0.02}).found
-    ['Holds here: solutions are orthogonal (largest |cosine| 0.02, where below 0.1 is required).']
+    >>> tell_values(QUESTIONS["weights"], {"cosine": 0.02}).number
+    'Largest |cosine| 0.02 (below 0.1 expected)'
     """
     said, held, first = list[str](), list[bool](), ""
-    for name, (claim, number, bar, below) in asked.items():
+    for name, (claim, number, bar, side) in question.asked.items():
         if name in values:
             value = values[name]
-            holds = abs(value) <= bar if below is None else (value < bar) == below and value != bar
+            holds = abs(value) <= bar if side is None else (value < bar) == side and value != bar
             held.append(holds)
-            first = first or f"{number} {value:.3g} ({SIDES[below]} {bar:g} expected)"
-            required = f"{number} {value:.3g}, where {SIDES[below]} {bar:g} is required"
+            first = first or f"{number} {value:.3g} ({SIDES[side]} {bar:g} expected)"
+            required = f"{number} {value:.3g}, where {SIDES[side]} {bar:g} is required"
             said.append(f"{'Holds' if holds else 'Does not hold'} here: {claim} ({required}).")
     if len(said) > 1:
         first = f"{sum(held)} of {len(held)} findings; {first}"
         said.insert(0, f"{sum(held)} of {len(said)} findings hold here.")
-    said += [f"{_begin(words)}: {values[name]:.3g}." for name, words in told.items() if name in values]
+    said += [f"{_begin(words)}: {values[name]:.3g}." for name, words in question.told.items() if name in values]
     return ClaimVerdict(yes_or_no(held), said, number=_begin(first) if first else "")
 
 
@@ -129,10 +155,10 @@ def _intervals(told: Sequence[Finding]) -> list[Figure]:
     for one in told:
         kinds.setdefault((one.figure, one.bar, one.below), {})[one.claim] = one.interval
     drawn = []
-    for number, ((figure, bar, below), found) in enumerate(kinds.items()):
+    for number, ((figure, bar, side), found) in enumerate(kinds.items()):
         ends = [bar, *(end for interval in found.values() for end in (interval if interval.known else interval[:1]))]
         room = 0.05 * (max(ends) - min(ends))
-        band = {True: (min(ends) - room, bar), False: (bar, max(ends) + room), None: (-bar, bar)}[below]
+        band = {True: (min(ends) - room, bar), False: (bar, max(ends) + room), None: (-bar, bar)}[side]
         caption = f"{_begin(figure)}, with intervals over seeds. Shaded: where the claim holds."
         drawn.append(intervals_figure(f"findings-{number}", "The findings", caption, {"value": found}, band=band))
     return drawn

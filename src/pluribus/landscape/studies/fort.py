@@ -2,7 +2,7 @@
 
 A function takes a `Material`, runs and data, and gives a `Measurement`: numbers that the paper's claims are judged by,
 and arrays that its pictures are drawn from. The laboratory's page, `pluribus reproduce` and `ls.measure` show the same.
-None is given where the material cannot tell. What is asked of the numbers stands in ASKED, by the name of the function.
+None is given where the material cannot tell. What is asked of the numbers stands in `questions.toml`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..sampling import (
     weight_average,
 )
 from ..similarity import answers_and_targets, cosine, disagreement, embedding, ratios
-from .findings import Asked, Finding
+from .findings import ASKED, Finding
 from .quality_curves import BASE, rows_of_part, sample_runs
 from .randomness import KINDS, answer_together, chain_against_runs, randomness, shared_information
 
@@ -457,90 +457,6 @@ def one_chain(material: Material) -> Measurement | None:
     values = {"runs": float(ratio), "chain_accuracy": float(np.mean(found["accuracy"]))}
     return Measurement(values, {name: np.array(found[name]) for name in ("within", "between")})
 
-
-# ---------------------------------------------------------------- what is asked of the numbers
-
-NEAR = "ratio of divergence"
-
-ASKED: dict[str, dict[str, Asked]] = {
-    "weights": {
-        "cosine": ("solutions of different initialisations are nearly orthogonal", "largest |cosine|", 0.1, True),
-    },
-    "functions": {
-        "across": ("functions differ more across initialisations than along a trajectory",
-                   "ratio of disagreement, across / within", 2.0, False),
-        "different": ("two optima are different functions", "disagreement / error", 0.5, False),
-    },
-    "map": {
-        f"stays_{name}": (f"{title} samples stay near their own run",
-                          "ratio of disagreement, nearest other solution / own solution", 1.0, False)
-        for name, title in SUBSPACES.items()
-    },
-    "plane": {
-        "own": ("networks of the second half of training are much more like their own optimum than like the other",
-                "ratio of disagreement, other optimum / own optimum", 2.0, False),
-        "similar": ("the losses of two optima are similar", "their difference / height of the ridge between them", 0.25,
-                    True),
-    },
-    "tunnel": {
-        "barrier": ("the straight line between solutions has a barrier", "loss above the chord", 0.1, False),
-        "tunnel": ("a tunnel avoids it", "barrier of the tunnel / of the line", 0.5, True),
-    },
-    "stitched": {
-        "along": ("functions differ along the tunnel",
-                  "ratio of disagreement, its middle with the nearer end / of the ends", 0.5, False),
-    },
-    "diversity": {
-        **{
-            f"apart_{name}": (f"independent solutions have a better trade-off than {title} samples",
-                              "share of the attainable diversity at their accuracy, independent - samples", 0.0, False)
-            for name, title in SUBSPACES.items()
-        },
-        "fit": ("a family with one parameter fits subspace samples", "share of variance explained", 0.75, False),
-        "exponent": ("wrong labels flip more easily than right ones", "exponent", 1.0, True),
-    },
-    "size": {
-        "ensemble_accuracy": ("an ensemble gains more accuracy than the best subspace", "difference of accuracy", 0.0,
-                              False),
-        "ensemble_brier": ("an ensemble gains more in Brier score than the best subspace", "difference of Brier score",
-                           0.0, False),
-        "both_accuracy": ("subspaces add accuracy to an ensemble", "difference of accuracy", 0.0, False),
-        "both_brier": ("subspaces add to an ensemble in Brier score", "difference of Brier score", 0.0, False),
-        "random_best_accuracy": ("random subspaces are more accurate than dropout and diagonal ones",
-                                 "difference of accuracy", 0.0, False),
-        "random_best_brier": ("random subspaces have a better Brier score than dropout and diagonal ones",
-                              "difference of Brier score", 0.0, False),
-        "random_both_accuracy": ("random subspaces make an ensemble more accurate", "difference of accuracy", 0.0,
-                                 False),
-        "random_both_brier": ("random subspaces improve the Brier score of an ensemble", "difference of Brier score",
-                              0.0, False),
-    },
-    "shift": {
-        "shifted_accuracy": ("ensembles are more accurate than the best subspace under corruptions",
-                             "difference of accuracy", 0.0, False),
-        "shifted_brier": ("ensembles have a better Brier score than the best subspace under corruptions",
-                          "difference of Brier score", 0.0, False),
-        "shifted_jsd": ("independent runs are the most diverse under corruptions", NEAR, 1.0, False),
-        "grows": ("their lead in diversity is larger under corruptions", "divergence in nats", 0.0, False),
-        "independent": ("independent runs are more diverse on OOD data than a trajectory", NEAR, 1.0, False),
-        "random": ("independent runs are more diverse on OOD data than random samples", NEAR, 1.0, False),
-        "trajectory": ("a trajectory is more diverse on OOD data than low-rank samples", NEAR, 1.0, False),
-        "random_low_rank": ("random samples are more diverse there than low-rank ones", NEAR, 1.0, False),
-        "low_rank": ("low-rank samples are more diverse on OOD data than diagonal ones", NEAR, 1.0, False),
-    },
-    "randomness": {
-        "initialisation": ("initialisation adds diversity", "disagreement by it alone", 0.01, False),
-        "batches": ("shuffling adds diversity", "disagreement by it alone", 0.01, False),
-        "dominant": ("initialisation adds more than shuffling", "ratio of disagreement, initialisation / shuffling",
-                     1.0, False),
-        "higher": ("shuffling adds more at higher rates",
-                   "ratio of disagreement by shuffling, highest / lowest rate", 1.0, False),
-    },
-    "chain": {
-        "runs": ("independent runs are more diverse than the cycles of a chain", "ratio of disagreement, runs / cycles",
-                 1.0, False),
-    },
-}  # fmt: skip
 
 MEASURES: dict[str, Callable[[Material], Measurement | None]] = {
     "weights": weights,

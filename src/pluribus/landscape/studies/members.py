@@ -1,7 +1,7 @@
 """Figures about the members of one network, each measured by one function: MIMO, Masksembles and Packed-Ensembles.
 
 As in `fort.py`, a function takes a `Material` and gives a `Measurement`, or None where the material cannot tell; what
-is asked of its numbers stands in ASKED. Networks are trained as the material says, from its seed.
+is asked of its numbers stands in `questions.toml`. Networks are trained as the material says, from its seed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ..recorder import courses
 from ..similarity import disagreement, embedding
 from ..subnetworks import separation, subnetwork_plane, subnetworks
 from . import fort
-from .findings import Asked
 from .fort import Measurement
 from .randomness import randomness
 
@@ -239,56 +238,6 @@ def _table(rows: Mapping[str, Mapping[str, float]]) -> dict[str, np.ndarray]:
     return {"rows": np.array(list(rows)), "metrics": np.array(metrics),
             "values": np.array([[row[name] for name in metrics] for row in rows.values()])}  # fmt: skip
 
-
-# ---------------------------------------------------------------- what is asked of the numbers
-
-_SOURCE = {"initialisation": "different initialisations", "batches": "different batches"}
-_COURSES = "ratio of disagreement, between subnetworks / within the last quarter of a course"
-
-ASKED: dict[str, dict[str, Asked]] = {  # of every measure, by its name
-    **fort.ASKED,
-    "subnetworks": {
-        "mimo_barrier": ("MIMO's subnetworks are in distinct basins", "loss above the chord between them", 0.1, False),
-        "multihead_barrier": ("multihead subnetworks share one basin", "loss above the chord between them", 0.1, True),
-        "disagree": ("MIMO's subnetworks disagree more", "ratio of disagreement, MIMO / multihead", 2.0, False),
-    },
-    "courses": {
-        "mimo_courses": ("MIMO's subnetworks end in different functions", _COURSES, 2.0, False),
-        "multihead_courses": ("multihead subnetworks end in one function", _COURSES, 2.0, True),
-    },
-    "units": {
-        f"separated_{size}": (f"with M = {size} almost all units vary with the input of one subnetwork",
-                              f"share of units with {OWNED:g} of their variance from one input", 0.75, False)
-        for size in (2, 3)
-    },
-    "sparse": {
-        "sparse_accuracy": ("at the same sparsity, more subnetworks lose more accuracy",
-                            "loss of accuracy, largest M - M = 1", 0.0, False),
-        "sparse_likelihood": ("at the same sparsity, more subnetworks lose more log-likelihood",
-                              "loss, largest M - M = 1", 0.0, False),
-    },
-    "dropout": {
-        "dropout_accuracy": ("with many masks accuracy is MC-Dropout's", "difference of accuracy", 0.02, None),
-        "dropout_information": ("with many masks members differ as much as draws of MC-Dropout",
-                                "log ratio of mutual information", 0.5, None),
-        "deep_accuracy": ("with masks that do not overlap accuracy is that of Deep Ensembles", "difference of accuracy",
-                          0.02, None),
-        "deep_information": ("with masks that do not overlap members differ as much as those of Deep Ensembles",
-                             "log ratio of mutual information", 0.5, None),
-    },
-    "selection": {
-        "selection": ("selecting the ensemble's epoch is as accurate as selecting each member's",
-                      "difference of accuracy", 0.01, None),
-        "selection_nll": ("selecting the ensemble's epoch is as likely as selecting each member's",
-                          "NLL, ensemble - member", 0.01, None),
-    },
-    "sources": {
-        **{f"enough_{name}": (f"{title} are enough for diversity", "ratio of mutual information, alone / both", 0.5,
-                              False) for name, title in _SOURCE.items()},
-        **{f"{figure}_{name}": (f"{title} alone are neither better nor worse than both", f"loss of {figure}", 0.01,
-                                None) for name, title in _SOURCE.items() for figure in ("accuracy", "aupr")},
-    },
-}  # fmt: skip
 
 MEASURES: dict[str, Callable[[Material], Measurement | None]] = {  # for the page, the court and Python
     **fort.MEASURES,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..._common.trees import rows_of
+from ...data.corruptions import corrupt
 from ...methods.building import check_whole
 from ...methods.method_info import takes
 from ...uncertainty.classification import Classification
@@ -129,8 +131,7 @@ def rows_of_part(
     return rows
 
 
-@dataclass(frozen=True)
-class _Summary:
+class _Summary(NamedTuple):
     """What one run's networks say together."""
 
     mean: Tensor  # probabilities, (rows, classes)
@@ -207,26 +208,14 @@ def _parts(
     data: Any, shifts: Mapping[str, Any] | Sequence[str], severities: Sequence[int], normalise: Any
 ) -> Iterator[tuple[str, int, Any]]:
     """Every set that is judged on, with its corruption and severity."""
-    examples = Examples("quality", data, labelled=True)
-    yield "", 0, _change_inputs(examples, lambda x, start: x, normalise)
+    batches, change = Examples("quality", data, labelled=True).batches, normalise or (lambda x: x)
+    yield "", 0, [(change(x), y) for x, y in batches]
     if isinstance(shifts, Mapping):
         for name, parts in shifts.items():
-            several = isinstance(parts, list) and not hasattr(parts, "dataset")
-            for severity, part in enumerate(parts if several else [parts], 1):
-                yield name, severity, _change_inputs(Examples("quality", part), lambda x, start: x, normalise)
+            for severity, part in enumerate(parts if isinstance(parts, list) else [parts], 1):
+                yield name, severity, [(change(x), y) for x, y in Examples("quality", part).batches]
         return
-    from ...data.corruptions import corrupt
-
-    for name in [shifts] if isinstance(shifts, str) else shifts:
-        for severity in severities:
-            change = lambda x, start, name=name, severity=severity: corrupt(x, name, severity, start=start)  # noqa: E731
-            yield name, severity, _change_inputs(examples, change, normalise)
-
-
-def _change_inputs(examples: Examples, change: Any, normalise: Any) -> Any:
-    batches, start = [], 0
-    for x, y in examples.batches:
-        new = change(x, start)
-        start += len(new) if isinstance(new, Tensor) else 0
-        batches.append((new if normalise is None else normalise(new), y))
-    return batches
+    starts = list(itertools.accumulate((rows_of(x) for x, _ in batches), initial=0))
+    for name, severity in itertools.product([shifts] if isinstance(shifts, str) else shifts, severities):
+        corrupted = (corrupt(x, name, severity, start=i) for i, (x, _) in zip(starts, batches, strict=False))
+        yield name, severity, [(change(x), y) for x, (_, y) in zip(corrupted, batches, strict=True)]

@@ -23,7 +23,7 @@ from ..._common.torch_operators import OperatorMode
 from ..._common.torch_private import SlowPath
 from ..._common.trees import Batch, as_batch, rows_of, tensors_of
 from ...core.ensemble import Ensemble
-from ...methods.building import check_whole
+from ...methods.building import check_choice, check_whole
 from ...surgery.row_splitting import cut_rows, long_tensors
 from ..common.examples import map_arrays
 from ..common.networks import networks_of, real
@@ -72,8 +72,7 @@ def align(
     """
     model, reference = one_network("align", model), one_network("align", reference)
     networks_of("align", [model, reference])  # of one architecture
-    if by not in ("weights", "activations"):
-        raise ValueError(f'align: by must be "weights" or "activations", but it is {by!r}.')
+    check_choice("align", "by", by, ("weights", "activations"))
     count = 1 + (check_whole("align", "restarts", restarts) if restarts else 0)
     groups = permutations(model, example) if groups is None else groups
     check_groups("align", model, groups)

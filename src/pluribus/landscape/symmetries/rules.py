@@ -1,8 +1,9 @@
-"""What each operation says about the axes of its tensors: the table RULES at the end, and the rules.
+"""What each operation says about the axes of its tensors: the rules, by the table `rules.toml`.
 
 A rule gets an `OperatorCall`, whose output is there already, and gives the axes of each output. It may equate axes, fix
 them, cut or join them. The rule of `mm`, (a, b) x (b, c): `equate(one[-1], other[0])`, and the result has the axes
-`[one[0], other[1]]`. An operation without a rule fixes all that it touches; a new rule is one entry.
+`[one[0], other[1]]`. An operation without a rule fixes all that it touches; a new rule is a function here and a name
+in the table.
 
 Two kinds of outputs have more to say than a list of axes: a `Stack` (queries, keys and values as layers of one tensor,
 each with axes of its own) and `Places` (the indices of `max` or `topk`, which fix the units that they count once
@@ -14,8 +15,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 import torch
@@ -94,14 +97,6 @@ class OperatorCall:
         for tensor in self.tensors:
             fix(*self.of(tensor))
         return [[fixed(size) for size in out.shape] for out in self.outs]
-
-
-PRODUCERS = set(  # operations whose outputs are activations that are worth a comparison
-    "mm addmm bmm baddbmm mv addmv convolution embedding _embedding_bag _embedding_bag_forward_only _trilinear add "
-    "sigmoid tanh _cdist_forward _euclidean_dist native_layer_norm _native_batch_norm_legit_no_training "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
-    "_scaled_dot_product_efficient_attention".split()
-)
 
 
 def operator_name(operator: Any) -> str:
@@ -328,14 +323,6 @@ def as_strided(call: OperatorCall) -> list[Axes]:
     return [call.axes("self")] if same else call.fix_all()
 
 
-def unfold(call: OperatorCall) -> list[Axes]:
-    """Windows along a dimension."""
-    axes, (dim,) = list(call.axes("self")), call.dims("dimension")
-    fix(axes[dim])
-    axes[dim] = fixed(call.outs[0].shape[dim])
-    return [[*axes, fixed(call["size"])]]
-
-
 def _order(call: OperatorCall) -> list[int]:
     count = call["self"].ndim
     if call.name == "permute":
@@ -498,13 +485,6 @@ def index_put(call: OperatorCall) -> list[Axes]:
     return [axes]
 
 
-def index_select(call: OperatorCall) -> list[Axes]:
-    """Units of one dimension at given places."""
-    axes, (dim,) = call.axes("self"), call.dims()
-    fix(axes[dim])
-    return [[*axes[:dim], fixed(call.outs[0].shape[dim]), *axes[dim + 1 :]]]
-
-
 def gather(call: OperatorCall) -> list[Axes]:
     """Along one dimension the places that an index says, for each unit of the others."""
     axes, picked, (dim,) = call.axes("self"), call.axes("index"), call.dims()
@@ -605,67 +585,14 @@ def _is_pointwise_elsewhere(call: OperatorCall) -> bool:
     return packet is not None and any(torch.Tag.pointwise in getattr(packet, one).tags for one in packet.overloads())
 
 
-def _table(rows: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: rule for names, rule in rows.items() for name in names.split()}
+TABLE = tomllib.loads(resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))
 
 
-RULES: dict[str, Rule] = _table(
-    {
-        # each unit by itself
-        "clone _to_copy copy lift_fresh lift detach alias contiguous positive fill zero": pointwise,
-        "native_dropout _softmax _log_softmax _safe_softmax hardswish where masked_fill": pointwise,
-        "_prelu_kernel floor_divide": pointwise,
-        "log_sigmoid_forward polar complex real imag conj _conj _conj_physical resolve_conj": pointwise,
-        "empty zeros ones full new_empty new_zeros new_ones new_full scalar_tensor": constant,
-        "empty_like zeros_like ones_like full_like empty_strided new_empty_strided": constant,
-        # over some dimensions
-        "sum mean amax amin var std var_mean std_mean prod logsumexp norm linalg_vector_norm": reduce,
-        "any all nansum count_nonzero": reduce,
-        "max min aminmax topk sort kthvalue median nanmedian mode": ranked,
-        "argmax argmin argsort cumsum cumprod cummax cummin logcumsumexp flip roll": ordered,
-        # products
-        "mm bmm addmm baddbmm mv addmv dot vdot": matmul,
-        "convolution _convolution": convolution,
-        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention": attention,
-        "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention": attention,
-        # normalisation
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training": batch_norm,
-        "cudnn_batch_norm miopen_batch_norm _batch_norm_with_update batch_norm": batch_norm,
-        "native_layer_norm rms_norm _fused_rms_norm": layer_norm,
-        "native_group_norm": group_norm,
-        "_weight_norm_interface": weight_norm,
-        # views
-        "view _unsafe_view reshape _reshape_alias _reshape_copy squeeze unsqueeze unflatten flatten": view,
-        "permute transpose t numpy_T": transposed,
-        "expand": expand,
-        "repeat": repeat,
-        "as_strided": as_strided,
-        "unfold": unfold,
-        # joining and cutting
-        "cat": cat,
-        "stack": stacked,
-        "slice narrow split split_with_sizes unsafe_split unsafe_split_with_sizes chunk": slices,
-        "unsafe_chunk tensor_split": slices,
-        "select unbind": select_slices,
-        "glu": glu,
-        "constant_pad_nd": pad,
-        "pixel_shuffle pixel_unshuffle": pixel_shuffle,
-        # picks by an index
-        "index _unsafe_index": index,
-        "index_put _unsafe_index_put _index_put_impl": index_put,
-        "index_select": index_select,
-        "gather": gather,
-        "embedding": table_rows,
-    }
-)
+def _by_operation(rules: Mapping[str, str]) -> dict[str, Any]:
+    return {name: globals()[rule] for rule, names in rules.items() for name in names.split()}
 
+
+RULES: dict[str, Rule] = _by_operation(TABLE["rules"])
 PATTERNS: dict[str, Rule] = {rf".*(pool|upsample_|_pad|grid_sampler_).*{n}d.*": spatial(n) for n in (1, 2, 3)}
-
-STACK_RULES: dict[str, Callable[[OperatorCall, Stack], list[Axes] | None]] = _table(
-    {
-        "clone _to_copy detach alias mul div": same_stack,
-        "permute transpose t": moved_stack,
-        "select unbind": picked_stack,
-        "view _unsafe_view squeeze unsqueeze": viewed_stack,
-    }
-)
+STACK_RULES: dict[str, Callable[[OperatorCall, Stack], list[Axes] | None]] = _by_operation(TABLE["stacks"])
+PRODUCERS = set(TABLE["activations"]["producers"].split())

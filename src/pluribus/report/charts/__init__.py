@@ -9,9 +9,16 @@ from ...results.store import Group
 from ..figure import Figure, Styles
 from .outside import outside_histograms_chart, roc_chart, shift_chart
 from .quality import risk_coverage_chart, training_curves_chart
-from .regression import coverage_curve_chart, error_by_deviation_chart, predictions_against_targets_chart
 from .sweeps import capacity_chart, sweeps_chart
-from .uncertainties import member_diversity_chart, methods_agreement_chart, reliability_chart, uncertainty_parts_chart
+from .uncertainties import (
+    coverage_curve_chart,
+    error_by_deviation_chart,
+    member_diversity_chart,
+    methods_agreement_chart,
+    predictions_against_targets_chart,
+    reliability_chart,
+    uncertainty_parts_chart,
+)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ import numpy as np
 from ...results.quantities import OOD, format_value, ood_score, quantity
 from ...results.store import Group
 from ...uncertainty import metrics
-from ..curves import Curve, compute_histograms, compute_roc
 from ..figure import (
     GRID,
+    Curve,
     Figure,
     Panel,
     Styles,
     column,
+    compute_histograms,
+    compute_roc,
     curve_panel,
     finite_range,
     legend,

@@ -12,9 +12,9 @@ from ...results.quantities import estimate, format_interval, format_value, quant
 from ...results.store import Group
 from ...uncertainty import metrics
 from ...uncertainty.resampling import Interval
-from ..curves import Curve
 from ..figure import (
     GRID,
+    Curve,
     Figure,
     Panel,
     Styles,
@@ -86,12 +86,8 @@ def cost_name(groups: Sequence[Group]) -> str:
 def say_meaning(groups: Sequence[Group]) -> str:
     """What the cost of a prediction is."""
     what = "time of 32 rows" if cost_name(groups) == "relative_latency" else "mult-adds"
-    return f"{what} relative to the single network, {'both' if any(map(is_frozen, groups)) else 'neither'} frozen"
-
-
-def is_frozen(group: Group) -> bool:
-    """Whether the costs of a group are those of its frozen form."""
-    return all((run.record["cost"].get("deployed") or {}).get("frozen") for run in group.runs)
+    frozen = "neither" if all(group.unfrozen for group in groups) else "both"
+    return f"{what} relative to the single network, {frozen} frozen"
 
 
 def say_relative_cost(group: Group) -> str:
