@@ -25,7 +25,7 @@ help:  ## Say what there is.
 
 install: $(STAMP)  ## Make .venv and install everything the checks need.
 
-demo: $(DEMO_STAMP)  ## Run the main job: compare nine ensembles on real digits; two minutes on two cores.
+demo: $(DEMO_STAMP)  ## Run the main job: compare ten methods on real digits; two minutes on two cores.
 	$(DEMO_VENV)/bin/pluribus compare
 
 test: $(STAMP)  ## Run the suite, without the tests that take minutes.

@@ -1,6 +1,6 @@
-"""The ratios that are missing for GPUs: python benchmarks/gpu.py; about two minutes, and it writes a file to send.
+"""Measures what is missing for GPUs: python benchmarks/gpu.py; about two minutes, and it writes a file to send.
 
-Each time is relative to one plain network, in its faster memory format. A plain CNN: four packed members in a loop,
+Times are relative to one plain network, in its faster memory format. A plain CNN: four packed members in a loop,
 with vmap, as grouped convolutions (`pb.layers`) and frozen. A ResNet-18: a deep ensemble and Masksembles, as they are
 and frozen, a frozen packed ensemble, and a training step of it. On a GPU every row is measured again under autocast.
 Without a GPU, everything runs on the CPU, in a smaller size, and says so.

@@ -136,7 +136,8 @@ def verdict(name: str) -> tuple[str, list[str]]:
 def curve(groups: list[Group], path: Path) -> None:
     """The gain over the single network of the same width, and the training accuracy of the single network."""
     names = ("nll", "ece", "auroc", "accuracy")
-    figure, axes = plt.subplots(1, len(names) + 1, figsize=(17, 3.9), layout="constrained")
+    figure, grid = plt.subplots(2, 3, figsize=(11, 6.4), layout="constrained")
+    *axes, key = grid.flat
     gains = {name: compute_gains(groups, name) for name in names}
     methods = list(gains["nll"])
     styles = assign_styles(["single" if method == "thin single" else method for method in methods])
@@ -154,7 +155,8 @@ def curve(groups: list[Group], path: Path) -> None:
             )  # fmt: skip
         one.axhline(0, color="#777777", linewidth=0.8)
         one.set_title(f"Gain in {quantity(name).title}" + (", points" if factor == 100 else ""), fontsize=11)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(methods), frameon=False)
+    key.axis("off")
+    key.legend(*axes[0].get_legend_handles_labels(), loc="center", frameon=False)
     singles = sorted(((g.record["width"], g) for g in groups if g.record["method"] == "single"), key=lambda p: p[0])
     axes[-1].plot([w for w, _ in singles], [100 * estimate(g, "train_accuracy").value for _, g in singles], "ko-")
     axes[-1].set_title("Training accuracy of one network, %", fontsize=11)
@@ -177,7 +179,15 @@ def collect_demo(folder: Path) -> None:
     _write("demo", [read(path).record for path in sorted(folder.glob("results/*.npz"))])
 
 
-LABELS = {"mimo": (-6, 4), "single": (-6, -12), "multihead": (6, -12)}  # where the names of close points go
+LABELS = {  # where the names of close points go
+    "mimo": (-6, 4),
+    "single": (-6, -12),
+    "multihead": (-6, -12),
+    "packed": (5, 12),
+    "masksembles": (3, 38),
+    "batch_ensemble": (5, -24),
+    "mc_dropout": (6, -5),
+}
 
 
 def hero(groups: list[Group], path: Path) -> None:
@@ -195,7 +205,7 @@ def hero(groups: list[Group], path: Path) -> None:
             one.errorbar(cost, -gap.value, ends, color=style.colour, marker=style.marker, capsize=3, linestyle="")
             place = LABELS.get(group.record["method"], (6, 4))
             one.annotate(
-                group.record["method"], points[-1], place, textcoords="offset points", fontsize=9,
+                group.record["method"], points[-1], place, textcoords="offset points", fontsize=8.5,
                 ha="right" if place[0] < 0 else "left",
             )  # fmt: skip
         best = [p for p in sorted(points) if all(q[1] < p[1] or q == p for q in points if q[0] <= p[0])]
@@ -210,7 +220,7 @@ def hero(groups: list[Group], path: Path) -> None:
     axes[0].set_ylabel("gain in NLL over one network (higher is better)")
     seeds = len(base.by_seed)
     figure.suptitle(
-        f"Gain in NLL against the cost of a deployed prediction: digits, LeNet-5 x2, {seeds} seeds", fontsize=12
+        f"Gain in NLL versus the cost of a deployed prediction: digits, LeNet-5 x2, {seeds} seeds", fontsize=12
     )
     figure.savefig(path, dpi=100)
     plt.close(figure)

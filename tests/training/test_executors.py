@@ -39,6 +39,27 @@ if __name__ == "__main__":
 """
 
 
+LOCKING = """
+import multiprocessing
+from collections import namedtuple
+from pluribus.training.executors import run_in_processes
+Job = namedtuple("Job", "name")
+KEPT = []
+def work(job):
+    KEPT.append(multiprocessing.get_context("spawn").RLock())  # as a progress bar does
+if __name__ == "__main__":
+    print(*(event for event, *_ in run_in_processes(work, [Job("a"), Job("b")], 2)))
+"""
+
+
+@pytest.mark.slow
+def test_a_study_ends_without_a_warning_where_workers_hold_locks(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(LOCKING)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split().count("done") == 2 and done.stderr == ""
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_a_study_whose_workers_do_not_listen(tmp_path):
     program = tmp_path / "program.py"

@@ -233,7 +233,7 @@ def _read_spec(request: Request, spec: str, role: str) -> tuple[Request, SourceP
         raise ValueError(f'load: "{name}" takes nothing after a colon, but got "{argument}".')
     if source.role != role and (role == "data" or source.role == "shifted"):
         where = "variants" if source.role == "variant" else source.role
-        raise ValueError(f'load: "{name}" cannot be used as {role}. Name it with {where}=["{name}"] beside other data.')
+        raise ValueError(f'load: "{name}" cannot be used as {role}. Name it with {where}=["{name}"] with other data.')
     request = replace(request, name=name, argument=argument, page=source.page)
     return request, source.function(request)
 

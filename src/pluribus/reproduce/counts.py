@@ -91,7 +91,8 @@ def check_counts(
         agreeing = sum(row[4] == "agrees" for row in table)
         said = [f"{agreeing} of {plural(len(table), 'count')} agree with the paper to the last printed digit."]
         if named := len(table) - agreeing - len(unexplained):
-            said.append(f"{plural(named, 'printed count')} differ for the reasons given below.")
+            verb = "differs" if named == 1 else "differ"
+            said.append(f"{plural(named, 'printed count')} {verb} for the reasons given below.")
         if unexplained:
             said.append(f"Not explained: {', '.join(unexplained)}.")
         if len(counted) < len(rows):

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from .._common.optional import require
 
 TRIES = 3  # of a job whose worker died
+EXIT = 10  # seconds for an idle worker to end; one that is killed leaves semaphores, of which Python warns
 
 
 class Job(Protocol):
@@ -66,7 +67,7 @@ def run_in_processes(compute: Callable[[J], Any], jobs: Sequence[J], workers: in
                 else:
                     yield "failed", job, f"its process died {TRIES} times (out of memory?)"
         finally:
-            _stop(pool)
+            _stop(pool, patience=0 if waiting or under_way else EXIT)
 
 
 def _watch(parent: int) -> None:
@@ -81,11 +82,12 @@ def _watch(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _stop(pool: ProcessPoolExecutor) -> None:
-    """End the processes now: a job that is cut short is repeated."""
+def _stop(pool: ProcessPoolExecutor, patience: float) -> None:
+    """End the processes: idle ones release what they hold, within some seconds; a job that is cut short is repeated."""
     processes = list((getattr(pool, "_processes", None) or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:
+        process.join(patience)
         process.kill()  # a trainer outlives SIGTERM, and then waits for ever for what a dead neighbour had locked
 
 

@@ -123,15 +123,15 @@ class Upgrade:
         judged = f"on {self.rows['judge']:,} rows that were not used to choose or fit anything"
         scaled, metric = self.gains.get(SCALED), GOALS[self.goal]
         if scaled is None:
-            return "Your single network is enough: with its scale fitted, it is the best of all that was tried."
+            return "Your single network is enough: calibrated, it is the best candidate on the rows for selection."
         if self.enough:
             return (
-                f"Your single network is enough: {self.best}, the best of all that was tried, changes the {metric} by "
-                f"{_interval(scaled)} {judged}, with the scale of both fitted."
+                f"Your single network is enough: {self.best}, the best candidate on the rows for selection, changes "
+                f"the {metric} by {_interval(scaled)} {judged}, both calibrated."
             )
         text = (
-            f"{self.best}, is better: its {metric} is lower by {_interval(scaled, -1)} than that of your network with "
-            f"its scale fitted, and by {_interval(self.gains[NETWORK], -1)} than that of your network as it is, "
+            f"{self.best}, is better: its {metric} is lower by {_interval(scaled, -1)} than that of your calibrated "
+            f"network, and by {_interval(self.gains[NETWORK], -1)} than that of your network as given, "
             f"{judged}."
         )
         if (tuned := self.gains.get(TUNED)) is not None:
@@ -143,7 +143,7 @@ class Upgrade:
         return text[0].upper() + text[1:]
 
     def explain(self) -> str:
-        """The verdict, what was tried, and what stands around the ensemble, as text."""
+        """The verdict, a table of the candidates, and the guarantees, as text."""
         second = next((name for name in ("accuracy", "rmse") if any(name in t.figures for t in self.table)), "")
         third = {"ood": "auroc", "abstain": "aurc"}.get(self.goal, "")
         wide = max(len(tried.name) for tried in self.table)
@@ -159,7 +159,8 @@ class Upgrade:
                 f"  {tried.name:<{wide}} {tried.stage:<11} {tried.members:>7} {tried.figures['nll']:8.4f} {shown:9.4f} "
                 f"{own} {tried.cost:6.2f} {tried.seconds:8.1f}"
             )
-        counts = ", ".join(f"{count:,} to {what}" for what, count in self.rows.items())
+        uses = {"choose": "to select", "promise": "to set guarantees", "judge": "to evaluate"}
+        counts = ", ".join(f"{count:,} {uses.get(what, what)}" for what, count in self.rows.items())
         lines += ["", f"Rows: {counts}. All scales are fitted; costs are relative to the mult-adds of your network."]
         around = [self.conformal, self.threshold]
         return "\n".join([*lines, *(part.explain() for part in around if part is not None), *self.notes])
