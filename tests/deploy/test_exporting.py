@@ -193,8 +193,6 @@ class TestRefusals:
         ("name", "options", "error", "words"),
         [
             ("m.bin", {}, ValueError, "the suffix must be"),
-            ("m.bin", {"format": "torch"}, ValueError, 'needs the suffix ".pt2"'),
-            ("m.onnx", {"format": "tf"}, ValueError, 'format must be "onnx" or "torch"'),
             ("m.onnx", {"draws": "some"}, ValueError, 'draws must be "fixed" or "random"'),
             ("m.onnx", {"tolerance": 0}, ValueError, "tolerance must be positive"),
             ("none/m.onnx", {}, FileNotFoundError, "does not exist"),
