@@ -1,4 +1,15 @@
-"""Which rows go on in a cascade: thresholds from validation rows, with a guarantee."""
+"""Which rows go on in a cascade: thresholds from validation rows, with a guarantee.
+
+A quarter of the rows proposes windows (low, high), one for each stage but the last, and puts them in order; the others
+test them, by an exact bound. With two stages, the score 1 - confidence and such a path:
+
+    all rows go on   (-inf, inf)   passes: it is the last stage
+    many             (0.10, inf)   passes
+    fewer            (0.25, inf)   passes, and is taken
+    few              (0.40, inf)   fails: it may lose more than the margin
+
+The order is fixed before the tests, so each test may use the whole level.
+"""
 
 from __future__ import annotations
 

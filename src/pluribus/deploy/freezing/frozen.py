@@ -1,4 +1,14 @@
-"""The fastest network that gives what an ensemble gives: inference only."""
+"""The fastest network that gives what an ensemble gives: inference only.
+
+    ensemble -> tracing: one graph of operations, and the members' modules          trace_members
+             -> folding: normalisation, masks, vectors go into the layers           Network
+             -> lowering: the graph for all members, as a loop or side by side      FORMS
+             -> a race of the forms on the example; the first that agrees is taken  _freeze
+
+`form` is the word for how the members are written, "loop" or "beside". For one convolution and two members the loop is
+`stack([conv0(x), conv1(x)])`, and side by side it is one convolution with the channels of both. What cannot be traced
+runs as in the ensemble, as a whole or in parts, and `explain` says so.
+"""
 
 from __future__ import annotations
 
