@@ -441,12 +441,13 @@ def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str |
     torch.Size([1, 3])
     """
     folder = Path(folder)
-    if (folder / "study.json").exists():
+    missing = not (folder / RECORD).exists()
+    if missing and (folder / "study.json").exists():
         raise ValueError(
             f"open: {str(folder)!r} is a study, not a predictor. Make one of it with: pluribus train --study "
             f"{folder} --out FOLDER"
         )
-    if not (folder / RECORD).exists():
+    if missing:
         raise FileNotFoundError(
             f"predict: {str(folder)!r} is not a trained ensemble: it has no {RECORD}. "
             "Make one with: pluribus train --out FOLDER"
