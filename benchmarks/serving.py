@@ -10,6 +10,7 @@ are 1, 2, 3 and 4 members; its margin is 1 point of accuracy at confidence 0.9. 
 tested was changed after a look at CIFAR-10's held-out (not test) rows; latencies were measured twice.
 
 nice -n 19 python benchmarks/serving.py --data FOLDER --work FOLDER [--only cifar10-deep] [--seconds 20]
+python benchmarks/serving.py --routed [--seconds 20]   # times of packed networks with given shares of rows, untrained
 """
 
 from __future__ import annotations
@@ -107,6 +108,44 @@ def measure(data: str, method: str, folder: Path, work: Path, seconds: float) ->
     return found
 
 
+REACH = {"cifar10": (1, 0.3, 0.24, 0.19), "fashion_mnist": (1, 0.07, 0.04, 0.03)}  # rows that reach 1, 2, 3, 4 members
+
+
+def routed(data: str, seconds: float) -> None:
+    """Print the time of packed cascades in which such shares of rows go on, relative to the full ensemble."""
+    side, channels = (32, 3) if data == "cifar10" else (28, 1)
+    for rows in (32, 128, 512):
+        torch.manual_seed(0)
+        x = torch.randn(rows, channels, side, side)
+        ensemble = pb.packed(network(data), MEMBERS, alpha=2, example=x[:2]).eval()
+        runs: dict[str, Any] = {"full": partial(pb.freeze(ensemble, x).answers, x)}
+        runs["first member alone"] = partial(pb.freeze(ensemble.subset([0]), x).answers, x)
+        for sizes in (SIZES, (1, MEMBERS)):
+            stages = [ensemble.subset(range(a, b)) for a, b in zip((0, *sizes), sizes, strict=False)]
+            shares = REACH[data][: len(sizes)]
+            cascade = route(stages, x, shares)
+            frozen = [
+                pb.freeze(stage, x[: max(1, round(share * rows))]) for stage, share in zip(stages, shares, strict=True)
+            ]
+            runs[f"stages of {sizes}"] = partial(cascade.with_stages(frozen).answers, x)
+        times = interleaved(runs, torch.device("cpu"), seconds=seconds)
+        shown = ", ".join(f"{name}: {ratio(times, name, 'full'):.2f}" for name in runs if name != "full")
+        print(f"{data}, {rows} rows ({len(times['full'])} rounds): {shown}", flush=True)
+
+
+def route(stages: Sequence[pb.Ensemble], x: Tensor, shares: Sequence[float]) -> pb.Cascade:
+    """A cascade whose thresholds let these shares of x go on."""
+    windows: list[tuple[float, float]] = []
+    members, rows = stages[0].predict(x).members, torch.arange(len(x))
+    for stage, share in zip(stages[1:], shares[1:], strict=True):
+        scores = pb.Classification.from_probabilities(members).score("msp")
+        on = scores.argsort(descending=True)[: max(1, round(share * len(x)))].sort().values
+        windows.append((float(scores[on].min()), float("inf")))
+        rows = rows[on]
+        members = torch.cat([members[:, on], stage.predict(x[rows]).members])
+    return pb.Cascade(list(stages), windows)
+
+
 def answer(network: Any, batches: Sequence[Tensor]) -> None:
     """All batches, one after the other."""
     for batch in batches:
@@ -154,12 +193,19 @@ def guarantee(data: str, method: str, folder: Path, work: Path) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--routed", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=20)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.routed:
+        for data in REACH:
+            routed(data, options.seconds)
+        return
+    if options.data is None or options.work is None:
+        parser.error("--data and --work are needed, or --routed")
     options.work.mkdir(parents=True, exist_ok=True)
     for name in (f"{data}-{method}" for data in HELD_OUT for method in ("deep", "packed")):
         path, given = options.work / f"{name}.json", (*name.split("-"), options.data, options.work)

@@ -1,4 +1,4 @@
-"""Draws the chart of cascades in docs/deploy.md and prints its table: python docs/serving.py [FOLDER of results].
+"""Draws the chart of cascades in docs/serving.md and prints its table: python docs/serving.py [FOLDER of results].
 
 With a folder of benchmarks/serving.py, its results first replace those stored of the same data and method.
 """

@@ -49,19 +49,3 @@ def pytest_collection_finish(session):
     """What was imported and collected stays: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture
-def pluribus(capsys, monkeypatch, tmp_path):
-    """Run a command in an empty folder: exit code, output, messages."""
-    from pluribus.cli.app import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pluribus", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code or 0, *capsys.readouterr()
-
-    return run

@@ -75,6 +75,14 @@ def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_place(caller: str, path: Path) -> None:
+    """Refuse a path where no file can be written: its folder is missing, or it is a folder itself."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{caller}: the folder {str(path.parent)!r} does not exist. Create it first.")
+    if path.is_dir():
+        raise IsADirectoryError(f"{caller}: {str(path)!r} is a folder. Give the name of a file in it.")
+
+
 def refuse_links(caller: str, folder: Path, *names: str) -> None:
     """Refuse a folder in which one of these, in which files are to be written, is a link to elsewhere."""
     if found := next((folder / name for name in names if (folder / name).is_symlink()), None):

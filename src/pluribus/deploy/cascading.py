@@ -1,4 +1,15 @@
-"""Which rows go on in a cascade: thresholds from validation rows, with a guarantee."""
+"""Which rows go on in a cascade: thresholds from validation rows, with a guarantee.
+
+A quarter of the rows proposes windows (low, high), one for each stage but the last, and puts them in order; the others
+test them, by an exact bound. With two stages, the score 1 - confidence and such a path:
+
+    all rows go on   (-inf, inf)   passes: it is the last stage
+    many             (0.10, inf)   passes
+    fewer            (0.25, inf)   passes, and is taken
+    few              (0.40, inf)   fails: it may lose more than the margin
+
+The order is fixed before the tests, so each test may use the whole level.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +83,11 @@ def cascade(
     ([1, 2, 4], True)
     """
     margin = 0.01 if risk is None and margin is None else margin
-    _check(risk, margin, confidence, coverage, score, validation)
+    asked = Asked(risk, margin, confidence, coverage)
+    _check(asked, score, validation)
     made = split(stages, sizes)
     x, y = rows_and_labels(validation)
-    _check_rows(len(y), risk, margin, confidence)
+    _check_rows(len(y), asked)
     _check_outputs(made, x, y)
     pooled = isinstance(stages, Ensemble)
     own = _costs(made, x, costs)
@@ -85,7 +97,7 @@ def cascade(
         whole = _costs([cast(Ensemble, stages)], x, None)[0] if costs is None else sum(own)
     paid = np.cumsum(own) / whole
     rows = _record(Cascade(made, [(-math.inf, math.inf)] * (len(made) - 1), score, pooled=pooled), x, y, paid)
-    windows, keep, report = choose(rows, Asked(risk, margin, confidence, coverage), window, seed)
+    windows, keep, report = choose(rows, asked, window, seed)
     return Cascade(made, windows, score, pooled=pooled, keep=keep, report=report)
 
 
@@ -340,16 +352,13 @@ def _costs(stages: Sequence[nn.Module], x: Any, costs: Sequence[float] | None) -
 # -------------------------------------------------------------------- what is asked for
 
 
-def _check(
-    risk: float | None, margin: float | None, confidence: float, coverage: float, score: str, validation: Any
-) -> None:
-    if risk is not None and margin is not None:
+def _check(asked: Asked, score: str, validation: Any) -> None:
+    if asked.risk is not None and asked.margin is not None:
         raise ValueError("cascade: give risk= (its error) or margin= (what it may lose), not both.")
-    for name, value in (("risk", risk), ("margin", margin), ("confidence", confidence)):
-        if value is not None:
-            check_share("cascade", name, value)
-    if not 0 < coverage <= 1 or (coverage < 1 and risk is None):
-        raise ValueError(f"cascade: coverage must be in (0, 1], below 1 with risk= only, but it is {coverage}.")
+    check_share("cascade", "margin" if asked.risk is None else "risk", asked.limit)
+    check_share("cascade", "confidence", asked.confidence)
+    if not 0 < asked.coverage <= 1 or (asked.coverage < 1 and asked.risk is None):
+        raise ValueError(f"cascade: coverage must be in (0, 1], below 1 with risk= only, but it is {asked.coverage}.")
     if score not in SCORES:
         raise ValueError(f"cascade: the score {score!r} is unknown. Choose from {', '.join(SCORES)}.")
     if validation is None:
@@ -372,14 +381,14 @@ def rows_needed(limit: float, confidence: float) -> int:
     return math.ceil(math.log((1 - confidence) / 2) / math.log1p(-limit) / (1 - SEARCHED))
 
 
-def _check_rows(rows: int, risk: float | None, margin: float | None, confidence: float) -> None:
-    limit = cast(float, margin if risk is None else risk)
-    level, tested = (1 - confidence) / (1 if risk is not None else 2), rows - math.ceil(SEARCHED * rows)
-    if upper_bound(0, max(tested, 1), level) > limit or tested < 1:
+def _check_rows(rows: int, asked: Asked) -> None:
+    what, tests = ("a margin", 2) if asked.risk is None else ("a risk", 1)
+    tested = rows - math.ceil(SEARCHED * rows)
+    if upper_bound(0, max(tested, 1), asked.level / tests) > asked.limit or tested < 1:
         raise ValueError(
-            f"cascade: {'a margin' if risk is None else 'a risk'} of {limit:g} with confidence {confidence:g} needs "
-            f"about {rows_needed(limit, confidence):,} validation rows or more, but there are {rows:,}. Give more, "
-            "or allow more."
+            f"cascade: {what} of {asked.limit:g} with confidence {asked.confidence:g} needs about "
+            f"{rows_needed(asked.limit, asked.confidence):,} validation rows or more, but there are {rows:,}. Give "
+            "more, or allow more."
         )
 
 

@@ -5,71 +5,47 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from .._common.torch_operators import is_pure_operator
 from .._common.torch_private import pytree
-from .._common.trees import Batch, flatten, logits_of, map_rows, map_tensors, repeat_votes, rows_of, stack_trees
+from .._common.trees import Batch, clone, flatten, logits_of, map_rows, repeat_votes, rows_of
 from ..core.ensemble import Ensemble
-from ..surgery.copying import assign_, duplicate, run_with, state
+from ..surgery.copying import duplicate
 
 
 class ExportedMembers(nn.Module):
-    """An ensemble's members one after the other, each with its own tensors under their own names; no vmap."""
+    """An ensemble's members one after the other, without what an ensemble does around them; in eval mode."""
 
     def __init__(self, ensemble: Ensemble):
         super().__init__()
-        copy = duplicate(ensemble)
-        assert isinstance(copy, Ensemble)
-        self.size, self.votes, self.module = copy.size, copy.votes, copy.module
-        self.active_dropout = copy.active_dropout
-        self.ensemble = copy if copy.run == "once" or not copy.stacked else None
-        if self.ensemble is not None:
-            return
-        own = {name: tensor.detach() for name, tensor in state(copy.module) if name in copy.own}
-        assign_(self.module, {name: tensor[0].clone() for name, tensor in own.items()})
-        self.own = nn.ModuleList(nn.Module() for _ in range(self.size))
-        for i, part in enumerate(self.own):
-            for number, tensor in enumerate(own.values()):
-                part.register_buffer(f"t{number}", tensor[i].clone())
-        self.names = list(own)
+        copy = cast(Ensemble, duplicate(ensemble)).eval().requires_grad_(False)
+        self.size, self.votes, self.joint = copy.size, copy.votes, copy.joint
+        self.members = nn.ModuleList([copy] if copy.joint else copy.members)
+        self.training = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Every member on every row: (members, batch, ...)."""
-        if self.ensemble is not None and self.ensemble.run == "once":
-            return logits_of(self.ensemble(*args, **kwargs))
-        return repeat_votes(_stack([logits_of(self._one(i, (args, kwargs))) for i in range(self.size)]), self.votes)
+        if self.joint:
+            return logits_of(self.members[0](*args, **kwargs))
+        outputs = []
+        for member in self.members:
+            own, named = clone((args, kwargs))  # a model may change its input in place
+            outputs.append(logits_of(member(*own, **named)))
+        return repeat_votes(pytree.tree_map(lambda *tensors: torch.stack(tensors), *outputs), self.votes)
 
     def train(self, mode: bool = True) -> ExportedMembers:
-        """Set the mode; MC-Dropout's dropout stays active."""
-        super().train(mode)
-        for name in self.active_dropout:
-            self.module.get_submodule(name).training = True
+        """Nothing: members stay in eval mode, and MC-Dropout's dropout active."""
         return self
-
-    def _one(self, i: int, batch: Batch) -> Any:
-        batch = map_tensors(batch, lambda t: t.clone())  # a model may change its input in place
-        if self.ensemble is not None:
-            return self.ensemble.members[i](*batch[0], **batch[1])
-        own = {name: getattr(self.own[i], f"t{number}") for number, name in enumerate(self.names)}
-        return run_with(self.module, own, *batch)[0]
-
-
-def _stack(outputs: list[Any]) -> Any:
-    if all(isinstance(output, Tensor) for output in outputs):
-        return torch.stack(outputs)
-    if all(isinstance(output, (tuple, list)) for output in outputs):
-        return tuple(_stack(list(parts)) for parts in zip(*outputs, strict=True))
-    return stack_trees(outputs)
 
 
 def plain_of(ensemble: nn.Module) -> nn.Module:
     """What can be traced: members by a loop; of a frozen ensemble its graph."""
     if isinstance(ensemble, Ensemble):
-        return ExportedMembers(ensemble).eval()
+        return ExportedMembers(ensemble)
     return duplicate(ensemble).eval()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import temporary_folder
+from .._common.atomic import check_place, temporary_folder
 from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, logits_of, rows_of, tensors_of
@@ -104,10 +104,8 @@ def export(
     example: Any,
     path: str | os.PathLike[str],
     *,
-    format: str | None = None,
     draws: str = "fixed",
     dynamic: bool = True,
-    opset: int | None = None,
     check: bool = True,
     tolerance: float = 1e-4,
     generator: torch.Generator | None = None,
@@ -128,11 +126,9 @@ def export(
             also gives how many members answered
         example: what one call takes: a tensor, a tuple of arguments or a dict of named ones, rows first
         path: where to; the suffix says the format: ".onnx", or ".pt2" for torch.export
-        format: "onnx" or "torch", for other suffixes
         draws: MC-Dropout only. "fixed": each member's dropout is drawn now, stored and the same for every row, so
             that equal inputs have equal answers; "random": the file draws at each run
         dynamic: False: the file takes batches of the example's size only
-        opset: the version of ONNX's operators; by default what torch chooses
         tolerance: the largest difference allowed, relative to 1 or to the largest value of an output
         generator: where fixed draws come from; torch's global generator if None
 
@@ -141,7 +137,7 @@ def export(
     (('mean', 'label', 'confidence', 'total', 'aleatoric', 'epistemic'), True)
     """
     path = Path(path)
-    format = _check_arguments(ensemble, path, format, draws, tolerance)
+    format = _check_arguments(ensemble, path, draws, tolerance)
     refuse_sparse("export", example)
     batch = _check_example(ensemble, example, format, dynamic)
     size = rows_of(batch)
@@ -167,11 +163,11 @@ def export(
     about = {"task": task, "members": str(members), "draws": draws, **getattr(first, "about", {})}
     with torch.no_grad(), _quiet(), _beside(path) as temporary:
         if isinstance(given, Cascade):
-            _write_cascade(given, resize(batch, max(size, 2)), temporary, inputs, opset, about)
+            _write_cascade(given, resize(batch, max(size, 2)), temporary, inputs, about)
         else:
             program = trace_program(AnswerModule(plain, task, class_dim).eval(), batch, dynamic)
             if format == "onnx":
-                _write_onnx(program, temporary, inputs, outputs, opset, about)
+                _write_onnx(program, temporary, inputs, outputs, about)
             else:
                 _write_program(program, temporary, about)
         sizes: tuple[int, ...] = ()
@@ -190,7 +186,7 @@ def export(
 # -------------------------------------------------------------------- what is asked for
 
 
-def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, tolerance: float) -> str:
+def _check_arguments(ensemble: Any, path: Path, draws: str, tolerance: float) -> str:
     """The format, if everything asked for can be done."""
     if not isinstance(ensemble, Ensemble) and not (isinstance(ensemble, nn.Module) and hasattr(ensemble, "task")):
         raise TypeError(
@@ -203,16 +199,15 @@ def _check_arguments(ensemble: Any, path: Path, format: str | None, draws: str, 
         raise ValueError(f'export: draws must be "fixed" or "random", but it is {draws!r}.')
     if not tolerance > 0:
         raise ValueError(f"export: tolerance must be positive, but it is {tolerance}.")
-    format = _check_format(path, format)
+    format = FORMATS.get(path.suffix)
+    if format is None:
+        raise ValueError(f'export: the suffix must be ".onnx" or ".pt2", but it is {path.suffix!r}. Rename the file.')
     if format == "onnx":
         for name in ("onnx", "onnxscript", "onnxruntime"):
             require(name, "export to ONNX", "export")
         if any(tensor.dtype == torch.bfloat16 for _, tensor in state(ensemble)):
             raise ValueError("export: ONNX Runtime has few operators for bfloat16. Call ensemble.float() first.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"export: the folder {str(path.parent)!r} does not exist. Create it first.")
-    if path.is_dir():
-        raise IsADirectoryError(f"export: {str(path)!r} is a folder. Give the name of a file in it.")
+    check_place("export", path)
     return format
 
 
@@ -226,20 +221,6 @@ def _check_example(ensemble: nn.Module, example: Any, format: str, dynamic: bool
     if not tensors_of(batch) or not rows_of(batch):
         raise ValueError("export: the example must hold a tensor of at least one row. Give what one call takes.")
     return batch
-
-
-def _check_format(path: Path, format: str | None) -> str:
-    format = FORMATS.get(path.suffix) if format is None else format
-    if format is None:
-        raise ValueError(
-            f'export: the suffix must be ".onnx" or ".pt2", but it is {path.suffix!r}. '
-            'Rename the file, or give format="onnx".'
-        )
-    if format not in FORMATS.values():
-        raise ValueError(f'export: format must be "onnx" or "torch", but it is {format!r}.')
-    if format == "torch" and path.suffix != ".pt2":
-        raise ValueError(f'export: PyTorch needs the suffix ".pt2", but it is {path.suffix!r}. Rename the file.')
-    return format
 
 
 def _input_names(ensemble: nn.Module, batch: Batch, taken: Sequence[str]) -> tuple[str, ...]:
@@ -276,12 +257,10 @@ def _beside(path: Path) -> Iterator[Path]:
             os.replace(file, path.parent / file.name)
 
 
-def _write_cascade(
-    cascade: Cascade, batch: Batch, path: Path, inputs: Sequence[str], opset: int | None, about: dict[str, str]
-) -> None:
+def _write_cascade(cascade: Cascade, batch: Batch, path: Path, inputs: Sequence[str], about: dict[str, str]) -> None:
     import onnx
 
-    model = compose(cascade, batch, inputs, lambda program: _convert(program, opset).model_proto)
+    model = compose(cascade, batch, inputs, lambda program: _convert(program).model_proto)
     told = [onnx.StringStringEntryProto(key=f"pluribus.{key}", value=value) for key, value in about.items()]
     model.metadata_props.extend(told)
     onnx.save(model, path)
@@ -294,20 +273,23 @@ def _write_program(program: torch.export.ExportedProgram, path: Path, about: dic
 
 
 def _write_onnx(
-    program: torch.export.ExportedProgram, path: Path, inputs: Sequence[str], outputs: Sequence[str],
-    opset: int | None, about: dict[str, str],
-) -> None:  # fmt: skip
+    program: torch.export.ExportedProgram,
+    path: Path,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    about: dict[str, str],
+) -> None:
     # The optimizer may take equal random operations for one, so that all members would drop alike.
-    made = _convert(program, opset, optimize=about["draws"] != "random")
+    made = _convert(program, optimize=about["draws"] != "random")
     _name_(made.model.graph, inputs, outputs)
     made.model.metadata_props.update({f"pluribus.{key}": value for key, value in about.items()})
     size = sum(tensor.numel() * tensor.element_size() for tensor in program.state_dict.values())
     made.save(str(path), external_data=size > LIMIT)
 
 
-def _convert(program: torch.export.ExportedProgram, opset: int | None, optimize: bool = True) -> Any:
+def _convert(program: torch.export.ExportedProgram, optimize: bool = True) -> Any:
     try:
-        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset, optimize=optimize)
+        made = torch.onnx.export(program, dynamo=True, verbose=False, optimize=optimize)
     except Exception as error:
         pattern = r"No ONNX function found for <OpOverload\(op='([^']+)'"
         missing = re.findall(pattern, "".join(traceback.format_exception(error)))

@@ -185,19 +185,19 @@ class Predictor:
 
     def sets(self, source: Any, coverage: float | None = None) -> list[list[str]]:
         """Of each row the classes of its conformal set, which holds the true one as often as promised."""
-        self._need("classification", "sets", "intervals")
-        return self._named_sets(self._promise(coverage), self.predict(source))
+        return self._named_sets(self._promise("classification", "sets", coverage), self.predict(source))
 
     def intervals(self, source: Any, coverage: float | None = None) -> Tensor:
         """Of each row the ends of its conformal interval, in the units of the target: (rows, 2[, targets])."""
-        self._need("regression", "intervals", "sets")
+        promise, (shift, scale) = self._promise("regression", "intervals", coverage), self._units()
         split = encoded(self.record["encoding"], source)
-        batches = (self.predict_batch(x) for x, _ in split.batches(ROWS))
-        promise, (shift, scale) = self._promise(coverage), self._units()
-        ends = [torch.stack(promise.intervals(one), 1) for one in batches]
+        ends = [torch.stack(promise.intervals(self.predict_batch(x)), 1) for x, _ in split.batches(ROWS)]
         return torch.cat(ends) * scale + shift
 
-    def _promise(self, coverage: float | None) -> Conformal:
+    def _promise(self, task: str, what: str, coverage: float | None) -> Conformal:
+        if self.task != task:
+            other = {"classification": " Use sets().", "regression": " Use intervals()."}.get(self.task, "")
+            raise ValueError(f"predictor: {what} are for {task}, but its task is {self.task}.{other}")
         promise = self.conformal if coverage is None else self.promising(coverage=coverage).conformal
         if promise is None:
             why = self.record.get("no_conformal", "there were fewer than 10 validation rows to promise from")
@@ -207,11 +207,6 @@ class Predictor:
     def _named_sets(self, promise: Conformal, prediction: Any) -> list[list[str]]:
         rows = promise.sets(prediction).tolist()
         return [[name for name, inside in zip(self.record["classes"], row, strict=True) if inside] for row in rows]
-
-    def _need(self, task: str, what: str, other: str) -> None:
-        if self.task != task:
-            hint = f" Use {other}()." if self.task in ("classification", "regression") else ""
-            raise ValueError(f"predictor: {what} are for {task}, but its task is {self.task}.{hint}")
 
     def _units(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the training targets."""
@@ -451,18 +446,14 @@ def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str |
     >>> predictor.predict(flowers).mean.shape
     torch.Size([1, 3])
     """
-    if (Path(folder) / "study.json").exists():
+    folder = Path(folder)
+    missing = not (folder / RECORD).exists()
+    if missing and (folder / "study.json").exists():
         raise ValueError(
             f"open: {str(folder)!r} is a study, not a predictor. Make one of it with: pluribus train --study "
             f"{folder} --out FOLDER"
         )
-    return load_predictor(folder, device, model=model)
-
-
-def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, model: str | None = None) -> Predictor:
-    """As `open`, with the commands' words for what is wrong."""
-    folder = Path(folder)
-    if not (folder / RECORD).exists():
+    if missing:
         raise FileNotFoundError(
             f"predict: {str(folder)!r} is not a trained ensemble: it has no {RECORD}. "
             "Make one with: pluribus train --out FOLDER"
@@ -485,6 +476,9 @@ def load_predictor(folder: str | Path, device: torch.device | str = "cpu", *, mo
     _check_outputs(record, ensemble, folder)
     ensemble = ensemble.to(device).eval()
     return Predictor(ensemble, record, _read_distance(record, ensemble, folder))
+
+
+load_predictor = open  # where `open` is Python's own
 
 
 # ---------------------------------------------------------------- what a record must be

@@ -64,13 +64,13 @@ class Evidence:
         """What scales a prediction, or None."""
         return calibrated_by(self.scale, classes=self.score is not None)
 
-    def conformal(self, coverage: float = COVERAGE) -> Conformal:
+    def conformal(self, coverage: float) -> Conformal:
         """Sets or intervals with this coverage, for calibrated predictions."""
         one = torch.ones((), dtype=torch.float64)
         empty = Conformal(None, self.kind, coverage, one, len(self.nonconformity), scores=self.nonconformity)
         return empty.at(coverage)
 
-    def threshold(self, risk: float = RISK) -> Threshold:
+    def threshold(self, risk: float) -> Threshold:
         """Below it answers are wrong at most as often as `risk`; an error names the risk that can be had."""
         assert self.score is not None and self.wrong is not None
         right_is_zero = Classification.from_probabilities(torch.tensor([[[1.0, 0.0]]]).repeat(1, len(self.score), 1))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._common.atomic import check_place
 from .._common.signed_files import check_digest, read_safetensors, write_safetensors
 from .._common.untrusted import check_shape, parse_json
 from ..core.ensemble import TASKS, Ensemble
@@ -51,10 +52,7 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     if ensemble.method not in METHODS:
         raise ValueError(f"save: the method {ensemble.method!r} is unknown. Choose from {quote_names(METHODS)}.")
     path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
-    if path.is_dir():
-        raise IsADirectoryError(f"save: {str(path)!r} is a folder. Give the name of a file in it.")
+    check_place("save", path)
     base = "" if whole else _base_hash(ensemble)
     left_out = _shared_tensors(ensemble) if base else {}
     tensors = {name: tensor for name, tensor in state(ensemble.module) if name not in left_out}

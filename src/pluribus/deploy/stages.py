@@ -4,7 +4,7 @@
                  -> not sure: stage 2 -> sure: its answer
                                       -> not sure: stage 3 ...
 
-A row's way depends on its own scores alone, so an answer does not depend on what else is in the batch.
+A row's path depends on its own scores alone, so an answer does not depend on what else is in the batch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Costs against closed forms: layer by layer, member by member, and with nothing touched."""
 
-from copy import deepcopy
-
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn import functional
 
 import pluribus as pb
@@ -82,33 +79,15 @@ class TestLayers:
         assert of_layer(Attention(), (3, 7, 8), (3, 9, 8), (3, 9, 6)) == 3 * 7 * 9 * (8 + 6)
 
 
-class TestVmap:
+class TestMembers:
     def test_what_no_member_owns_counts_once(self):
         trunk, branch = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 5)
-        model = Stacked(nn.Sequential(trunk, nn.Flatten(), branch), {"2.weight", "2.bias"})
-        assert cost(model, torch.zeros(ROWS, 3, 8, 8)).mult_adds == 36 * 8 * 3 * 9 + MEMBERS * 8 * 36 * 5
+        ensemble = pb.treenet(nn.Sequential(trunk, nn.Flatten(), branch), MEMBERS, branch="2")
+        assert cost(ensemble, torch.zeros(ROWS, 3, 8, 8)).mult_adds == 36 * 8 * 3 * 9 + MEMBERS * 8 * 36 * 5
 
     def test_owned_parameters_count_once_per_member_and_shared_ones_once(self):
-        model = Stacked(nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 2)), {"1.weight", "1.bias"})
-        assert cost(model, torch.zeros(ROWS, 5)).parameters == 36 + MEMBERS * 14
-
-
-class Stacked(nn.Module):
-    """The idea of an ensemble in its fewest lines: owned tensors are stacked and mapped over."""
-
-    size = passes = MEMBERS
-
-    def __init__(self, module: nn.Module, own: set[str]):
-        super().__init__()
-        self.module, self.own = deepcopy(module), own
-        for name in own:
-            parent, _, key = name.rpartition(".")
-            tensor = module.get_parameter(name).detach()
-            setattr(self.module.get_submodule(parent), key, nn.Parameter(torch.stack([tensor] * MEMBERS)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        own = {name: self.module.get_parameter(name) for name in self.own}
-        return vmap(lambda own: functional_call(self.module, own, (x,)))(own)
+        ensemble = pb.treenet(nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 2)), MEMBERS, branch="1")
+        assert cost(ensemble, torch.zeros(ROWS, 5)).parameters == 36 + MEMBERS * 14
 
 
 class Noise(nn.Module):

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 import pluribus as pb
-from pluribus.deploy.freezing.module_code import torch_type
 
 WIDTH = 32  # channels
 
@@ -101,7 +100,6 @@ CASES: dict[str, Callable[[], nn.Module]] = {
         for name, place in (("conv", 2), ("relu", 4), ("pool", 5), ("linear", 7))
     },
 }
-CUSTOM = [name for name in CASES if name not in ("weight_norm", "parametrization")]
 
 
 @pytest.fixture(scope="module")
@@ -143,26 +141,3 @@ def test_a_masked_layer_runs_its_own_code(name, x):
             ensemble.run = run
             alike(ensemble(x), wanted)
         alike(torch.stack([ensemble.member(i)(x) for i in range(3)]), wanted)
-
-
-@pytest.mark.parametrize("name", CUSTOM)
-def test_a_module_with_code_of_its_own_is_known_as_such(name):
-    kinds = [torch_type(module) for module in CASES[name]()]
-    assert kinds.count(None) == 1
-
-
-def test_a_subclass_that_changes_nothing_that_runs_is_as_torchs_own():
-    class Named(nn.Linear):
-        """Only its initialisation is another."""
-
-        def __init__(self, size: int):
-            super().__init__(size, size)
-            self.size = size
-
-        def reset_parameters(self) -> None:
-            nn.init.zeros_(self.weight)
-
-        def spare(self) -> int:
-            return self.size
-
-    assert torch_type(Named(3)) is nn.Linear

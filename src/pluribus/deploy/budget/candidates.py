@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..._common.trees import as_batch, rows_of, tensors_of
 from ...core.ensemble import Ensemble
 from ...methods import METHODS, deep, single
 from ...methods.method_info import REFUSALS, Candidate, PlanRequest, candidates_by_size, first_line, info_of
 from ...surgery.calling import evaluation_mode
-from .counting import FORMULAS, Watching, bytes_of, plain_operators
+from .counting import Watching, bytes_of, count_mult_adds, plain_operators
 
 OPTIMIZER = 4  # a weight, its gradient and two moments
 
@@ -105,9 +104,8 @@ def count_ensemble(ensemble: Ensemble, x: Any) -> CostFigures:
     with plain_operators(), evaluation_mode(ensemble), torch.random.fork_rng(devices=[]):
         ensemble(*args, **kwargs)
         with Watching([*ensemble.parameters(), *ensemble.buffers(), *tensors_of(x)]) as results:
-            with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-                ensemble(*args, **kwargs)
-    parameters, mult_adds = list(ensemble.parameters()), counter.get_total_flops() // 2
+            mult_adds = count_mult_adds(lambda: ensemble(*args, **kwargs))
+    parameters = list(ensemble.parameters())
     return CostFigures(
         parameters=sum(p.numel() for p in parameters),
         mult_adds=-(-mult_adds // rows_of(batch)),

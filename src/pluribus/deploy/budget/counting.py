@@ -82,9 +82,14 @@ def training_mult_adds(ensemble: Ensemble, x: Any, y: Any, criterion: Callable[[
     copy: Any = duplicate_mapped(ensemble, lambda t: t.detach().clone()).requires_grad_(False).train()
     with torch.random.fork_rng(devices=[]), plain_operators(), torch.no_grad():
         copy.loss(x, y, criterion)  # here it finds out how its members run
-        with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-            copy.loss(x, y, criterion)
-    return -(-counter.get_total_flops() // 2 // _rows(x))
+        return -(-count_mult_adds(lambda: copy.loss(x, y, criterion)) // _rows(x))
+
+
+def count_mult_adds(run: Callable[[], Any]) -> int:
+    """Those of the operators that run: torch counts a multiplication and an addition each."""
+    with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+        run()
+    return counter.get_total_flops() // 2
 
 
 def _is_ensemble(module: nn.Module) -> bool:
@@ -123,9 +128,7 @@ def _count_operations(model: nn.Module, batch: Batch, change: Callable[[Tensor],
     model, (args, kwargs) = duplicate_mapped(model, change).requires_grad_(False), map_tensors(batch, change)
     with plain_operators(), torch.no_grad():
         model.eval()(*args, **kwargs)  # here an ensemble finds out whether it runs under vmap
-        with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
-            model(*args, **kwargs)
-    return counter.get_total_flops() // 2  # a multiplication and an addition each
+        return count_mult_adds(lambda: model(*args, **kwargs))
 
 
 COUNTING = threading.RLock()  # switches of all threads: two that count at once would leave them off

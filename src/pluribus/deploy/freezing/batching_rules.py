@@ -22,7 +22,7 @@ from torch import fx, nn
 from ...methods.adapted_layers import RankOne
 from .folding import Network, arguments, plain_type, read_attribute
 from .kernels import Convolution, Linear
-from .live_channels import ELEMENTWISE, ELEMENTWISE_METHODS, ELEMENTWISE_MODULES, POOL_MODULES, POOLS
+from .live_channels import ELEMENTWISE, ELEMENTWISE_MODULES, POOL_MODULES, POOLS
 from .module_code import known_name
 
 
@@ -163,7 +163,7 @@ def _pointwise(writer: _Writer, node: fx.Node) -> NewValue:
     if node not in writer.network.shapes or "memory_format" in node.kwargs:
         raise NoRule
     rank = len(writer.network.shapes[node])
-    drawn = all(writer.is_shared(source) for source in node.all_input_nodes)  # for each member anew
+    drawn = all(writer.is_shared(source) for source in node.all_input_nodes)  # for each member again
     give = writer.expand if drawn else lambda source: _align(writer, source, rank)
     args, kwargs = fx.map_arg((node.args, node.kwargs), give)
     return NewValue(writer.repeat(node, args, kwargs))
@@ -348,8 +348,7 @@ POINTWISE = {
     *("pow", "sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "erf", "sign", "reciprocal", "where", "masked_fill"),
     *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "contiguous", "clone", "float", "double", "to"),
     *("type_as", "truediv", "neg", "detach", "clamp_min", "clamp_max", "logical_not", "logical_and", "bool", "div"),
-    *(name.__name__ for name in ELEMENTWISE),
-    *ELEMENTWISE_METHODS,
+    *ELEMENTWISE,
 }
 
 ONE = (1, "dim", None)  # a dimension that must be given

@@ -92,10 +92,7 @@ class Call:
             raise Unfit(f"a call takes a {objects[0]} object, whose content may change")
         numbers = itertools.count()
         marked = [Place(next(numbers)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self.outline = self._by_name(*pytree.tree_unflatten(marked, tree))  # its structure itself cannot be copied
-        named = pytree.tree_flatten_with_path(self.outline)[0]
-        self.leaves = [leaf for _, leaf in named]  # and where they are, such as 'mask' or 'images'[0]
-        self.paths = [pytree.keystr(path).removeprefix("[").replace("]", "", 1) for path, _ in named]
+        self.leaves = self._by_path(*pytree.tree_unflatten(marked, tree))
         tensors = tensors_of(example.batch)
         self.has_rows, self.ndims = example.has_rows, [t.ndim for t in tensors]
         self.dtypes: list[torch.dtype] | None = None  # where the inputs must have these
@@ -138,14 +135,14 @@ class Call:
 
     def _match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         found: dict[int, Tensor] = {}
-        try:
-            given = flatten(self.outline)[1].flatten_up_to(self._by_name(args, kwargs))
-        except ValueError as error:
+        given = self._by_path(args, kwargs)
+        if others := given.keys() ^ self.leaves.keys():
             raise ValueError(
-                f"frozen: the arguments must have the structure of the example ({error}). "
-                "Freeze the ensemble again with an example like this call."
-            ) from error
-        for path, wanted, leaf in zip(self.paths, self.leaves, given, strict=True):
+                f"frozen: the arguments must have the structure of the example, but {', '.join(sorted(others))} is in "
+                "only one of the two. Freeze the ensemble again with an example like this call."
+            )
+        for path, wanted in self.leaves.items():
+            leaf = given[path]
             if isinstance(wanted, Place) and isinstance(leaf, Tensor):
                 found[wanted.number] = leaf
             elif leaf is not wanted and (type(wanted) is not type(leaf) or bool(wanted != leaf)):
@@ -157,13 +154,16 @@ class Call:
                 )
         return [found[number] for number in sorted(found)]
 
-    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Every argument under its name, those that are not given with their defaults."""
-        if self.signature is None:
-            return {"args": args, "kwargs": kwargs}
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
+    def _by_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Every leaf by where it is, such as 'mask' or 'images'[0]; what is not given has its default."""
+        named: dict[str, Any] = {"args": args, "kwargs": kwargs}
+        if self.signature is not None:
+            bound = self.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            named = dict(bound.arguments)
+        flatten(named)  # which makes dataclasses known to torch
+        pairs = pytree.tree_flatten_with_path(named)[0]
+        return {pytree.keystr(path).removeprefix("[").replace("]", "", 1): leaf for path, leaf in pairs}
 
     def _sizes(self, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         return [tuple(t.shape[1:] if has else t.shape) for t, has in zip(tensors, self.has_rows, strict=True)]

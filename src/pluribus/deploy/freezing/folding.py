@@ -1,4 +1,14 @@
-"""The layers of a traced network with everything that can be folded into them: vectors, masks, normalisation, ReLU."""
+"""The layers of a traced network with everything that can be folded into them: vectors, masks, normalisation, ReLU.
+
+A `Network` reads the graph once. Each convolution or linear layer becomes a `Layer`, with one `Plain` (weight, bias,
+mask) for each member, and takes in what follows it, as far as nobody else reads what is between:
+
+    conv -> batch norm -> + x -> relu        one Layer: weight * scale, bias * scale + shift, added=x, relu=True
+
+A Layer gives the value of the last node that it took in; the nodes before that are `absorbed` and not written. A
+normalisation that no layer can take in becomes a `Norm`. Nodes whose value differs between members are in `own`: all
+after the first tensor that a member owns, and after the first random draw.
+"""
 
 from __future__ import annotations
 

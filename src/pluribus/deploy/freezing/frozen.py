@@ -1,4 +1,14 @@
-"""The fastest network that gives what an ensemble gives: inference only."""
+"""The fastest network that gives what an ensemble gives: inference only.
+
+    ensemble -> tracing: one graph of operations, and the members' modules          trace_members
+             -> folding: normalisation, masks, vectors go into the layers           Network
+             -> lowering: the graph for all members, as a loop or side by side      FORMS
+             -> a race of the forms on the example; the first that agrees is taken  _freeze
+
+`form` is the word for how the members are written, "loop" or "beside". For one convolution and two members the loop is
+`stack([conv0(x), conv1(x)])`, and side by side it is one convolution with the channels of both. What cannot be traced
+runs as in the ensemble, as a whole or in parts, and `explain` says so.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +31,7 @@ from ..._common.trees import (
     logits_of,
     map_rows,
     map_tensors,
+    members_first,
     repeat_votes,
     rows_of,
     tensors_of,
@@ -41,7 +52,7 @@ from .call_signature import Call, Example, Unfit, run_on_copies
 from .folding import Network
 from .kernels import Convolution, channels_last
 from .lowering import FORMS
-from .tracing import SAMPLES, Holder, member_trees, shapes_of, trace
+from .tracing import SAMPLES, Holder, shapes_of, trace
 from .verification import agrees, runs_by_rows
 
 CHUNK = 32  # rows of images that run at once at least, and more while no value needs more than BUFFER bytes:
@@ -270,11 +281,7 @@ class Frozen(nn.Module):
             return leaf
         if len(column) > 1:
             return torch.cat(column)
-        if not self.joint:
-            return leaf
-        if leaf.shape[0] == self.size * rows:
-            return leaf.unflatten(0, (self.size, -1))
-        return leaf.expand(self.size, *leaf.shape)
+        return members_first(leaf, self.size, self.size * rows) if self.joint else leaf
 
     def train(self, mode: bool = True) -> Frozen:
         """A frozen network does not train: it stays in eval mode, with the dropout of MC-Dropout active."""
@@ -324,19 +331,19 @@ class TracedNetworks(NamedTuple):
 
 def trace_members(copy: Ensemble, example: Example, apart: bool) -> TracedNetworks:
     """The ensemble as graphs."""
-    if not copy.stacked:
-        trees = [[Holder(member)] for member in cast(Any, duplicate(copy.module))]
-        sizes, owned = [1] * copy.size, [{id(t) for _, t in state(tree[0])} for tree in trees]
-    else:
-        trees = [member_trees(copy.module, copy.size, copy.own)]
-        named = dict(state(trees[0][0].module))
-        sizes, owned = [1 if copy.joint else copy.size], [{id(named[name]) for name in copy.own}]
+    modules = [copy.module] if copy.joint else list(copy.members)
+    if copy.stacked and not copy.own:  # nothing but chance makes them differ
+        modules = modules[:1]
+    holders = [Holder(module) for module in cast(Any, duplicate(nn.ModuleList(modules).requires_grad_(False)))]
+    groups = [holders] if copy.stacked else [[holder] for holder in holders]
+    size = copy.size if copy.stacked and not copy.joint else 1
     networks, kept, tree = [], {}, None
-    arguments = Call([tree[0].module for tree in trees], example)
+    arguments = Call([members[0].module for members in groups], example)
     batches = [*map(example.repeat, SAMPLES[:-1]), example.stretch(SAMPLES[-1])]
-    for members, size, own in zip(trees, sizes, owned, strict=True):
+    for members in groups:
         traced = trace(members[0], batches)
         shapes = shapes_of(traced.graph, members[0], batches[0])
+        own = {id(t) for name, t in state(members[0].module) if not copy.stacked or name in copy.own}
         networks.append(Network(traced.graph, members, size, own, shapes, joint=copy.joint, apart=apart))
         arguments.expect_(example, traced.sized, traced.typed)
         kept.update(traced.kept)

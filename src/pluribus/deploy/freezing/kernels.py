@@ -143,7 +143,7 @@ def max_pool2d(
     halves = tuple(window) == tuple(step) == (2, 2) and padding in (0, (0, 0)) and dilation in (1, (1, 1))
     plain = halves and not ceil_mode and not return_indices and not torch.compiler.is_compiling()
     if not plain or x.ndim != 4 or not x.is_contiguous(memory_format=torch.channels_last):
-        return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+        return MAX_POOL(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     height, width = (size // 2 * 2 for size in x.shape[2:])
     x = torch.maximum(x[:, :, 0:height:2], x[:, :, 1:height:2])
     return torch.maximum(x[..., 0:width:2], x[..., 1:width:2])
@@ -236,5 +236,7 @@ def can_pack(x: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
     )
 
+
+MAX_POOL: Callable[..., Any] = F.max_pool2d
 
 CONVOLUTION: dict[int, Callable[..., Any]] = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}

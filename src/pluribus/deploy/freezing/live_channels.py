@@ -207,7 +207,7 @@ def _kind_of_module(node: fx.Node, network: Network) -> str:
 
 def _kind_of_function(node: fx.Node, network: Network) -> str:
     name = known_name(node)
-    if node.target in ELEMENTWISE or (node.op == "call_method" and name in ELEMENTWISE_METHODS):
+    if name in ELEMENTWISE:
         return "elementwise"
     if _is_size(node, name):
         return "size"
@@ -256,12 +256,10 @@ POOL_MODULES = {
     *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
 }
 
-ELEMENTWISE = {
-    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.sub, torch.mul),
-    *(torch.relu, F.relu, F.relu6, F.gelu, F.silu, F.hardswish, F.hardsigmoid, F.leaky_relu, F.elu, F.mish),
-    *(torch.tanh, torch.sigmoid, F.tanh, F.sigmoid, F.softplus, F.hardtanh, F.selu, F.dropout, torch.square, torch.abs),
+ELEMENTWISE = {  # functions, operators and methods by name
+    *("add", "sub", "mul", "div", "truediv", "neg", "square", "abs", "clamp", "relu", "relu6", "gelu", "silu"),
+    *("hardswish", "hardsigmoid", "leaky_relu", "elu", "mish", "tanh", "sigmoid", "softplus", "hardtanh", "selu"),
+    "dropout",
 }
-
-ELEMENTWISE_METHODS = {"add", "sub", "mul", "div", "relu", "tanh", "sigmoid", "neg", "square", "abs", "clamp"}
 
 POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)}

@@ -8,7 +8,7 @@ from ..._common.torch_private import has_forward_hooks
 
 TORCH = "torch.nn.modules."
 
-PARAMETRIZED = "torch.nn.utils.parametrize"  # its classes compute a tensor anew; nothing else is changed
+PARAMETRIZED = "torch.nn.utils.parametrize"  # its classes compute a tensor again; nothing else is changed
 
 # What a subclass may define beside names that torch's class does not have: a call does not run it.
 IDLE = {

@@ -15,7 +15,6 @@ import inspect
 import operator
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from copy import deepcopy
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -27,7 +26,7 @@ from ..._common.torch_private import has_forward_hooks, pytree
 from ..._common.trees import Batch, flatten, tensors_of
 from ...methods.adapted_layers import GroupedLinear
 from ...methods.method_info import first_line
-from ...surgery.copying import duplicate, replicate, state
+from ...surgery.copying import replicate
 from ...surgery.dropout import DROPOUT_FUNCTIONS, RATES_AND_SWITCHES
 from ...surgery.selecting import DROPOUTS
 from .call_signature import VALUES, Unfit
@@ -54,21 +53,6 @@ class Holder(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output."""
         return self.module(*args, **kwargs)
-
-
-def member_trees(module: nn.Module, size: int, own: Collection[str]) -> list[Holder]:
-    """One network per member, whose tensors are slices of one copy of `module` or shared: nothing is allocated."""
-    base = duplicate(module).requires_grad_(False)
-    shared: dict[int, Any] = {id(tensor): tensor for name, tensor in state(base) if name not in own}
-    trees = []
-    for i in range(size if own else 1):
-        memo = dict(shared)
-        for name, tensor in state(base):
-            if name in own:
-                value = tensor.detach()[i]
-                memo[id(tensor)] = nn.Parameter(value, False) if isinstance(tensor, nn.Parameter) else value
-        trees.append(Holder(deepcopy(base, memo)))
-    return trees
 
 
 def trace(root: Holder, batches: Sequence[Batch]) -> Traced:
