@@ -374,9 +374,12 @@ def test_figures_of_seeds_hold_fail_and_are_open(name):
 
 def test_every_network_of_an_item_must_pass():
     check = CLAIMS["fort/figure3"].judge
-    values = {"cosine": 0.01, "across": 4.0, "different": 1.0}
-    small = {f"small_cnn-seed-{i}": Stored({"values": {**values, "across": 4 + 0.01 * i}}) for i in range(3)}
-    other = {f"resnet20-seed-{i}": Stored({"values": {**values, "across": 1 + 0.01 * i}}) for i in range(3)}
+
+    def seeds(network, across):
+        return {f"{network}-seed-{i}": Stored({"values": {"cosine": 0.01 + 0.001 * i, "across": across + 0.01 * i}})
+                for i in range(3)}  # fmt: skip
+
+    small, other = seeds("small_cnn", 4), seeds("resnet20", 1)
     assert check(small).judgement == HOLDS and check(small | other).judgement == FAILS
     assert [row[0].rpartition(", ")[2] for row in check(small | other).rows] == ["SmallCNN"] * 2 + ["ResNet-20"] * 2
 
