@@ -34,6 +34,8 @@ def parts(item):
 def test_the_networks_are_those_of_the_caption(item):
     assert {one["model"] for one in parts(item)} == NETWORKS[item]
     for one in parts(item):
+        assert item == "figureS5" or one["recipe"] == f"fort/{one['data']}/{one['model']}"  # chains have their own
+        assert one["rows"] == (1_281_167 if one["data"] == "imagenet" else 50_000)
         if one["model"] in PARAMETERS and one["data"] == "cifar10":
             model = ModelSpec(one["model"], (3, 32, 32), 10).build()
             assert sum(p.numel() for p in model.parameters()) == PARAMETERS[one["model"]]
@@ -52,15 +54,16 @@ def test_cnns_are_trained_as_in_section_3():
         recipe = RECIPES[f"fort/cifar10/{name}"]
         assert (recipe.epochs, recipe.batch_size, recipe.lr, recipe.augment) == (40, 128, 1.6e-3, None)
         assert recipe.optimizer == {"name": "adam"} and recipe.schedule == {"name": "step", "every": 10, "factor": 0.5}
-        (rate,) = [m.p for m in ModelSpec(name, (3, 32, 32), 10).build().modules() if isinstance(m, torch.nn.Dropout)][
-            :1
-        ]
-        assert rate == 0.1
+        network = ModelSpec(name, (3, 32, 32), 10).build()
+        assert {m.p for m in network.modules() if isinstance(m, torch.nn.Dropout)} == {0.1}
     keras, hard = RECIPES["fort/cifar10/resnet20"], RECIPES["fort/cifar100/resnet20"]
     assert (keras.epochs, keras.batch_size, hard.epochs, hard.batch_size) == (200, 32, 200, 128)
     assert keras.augment == hard.augment == {"flip": True, "shift": 0.1}
     assert hard.schedule["milestones"] == [100, 130, 160, 190]
     assert [hard.lr * factor for factor in hard.schedule["factors"]] == pytest.approx([1e-4, 5e-5, 1e-5, 5e-7])
+    large = RECIPES["fort/imagenet/resnet50v2"]
+    assert (large.epochs, large.batch_size, large.lr, large.optimizer["momentum"]) == (160, 256, 0.15, 0.9)
+    assert large.lr * large.schedule["factors"] ** len(large.schedule["milestones"]) == pytest.approx(0.0015)
 
 
 @pytest.mark.parametrize("item", ["figure8", "figure9"])

@@ -283,11 +283,6 @@ class TestSelection:
                 assert torch.equal(tensor[i], states[best][name][i])
         assert len(set(history.best.values())) > 1, "all members are best at once: the test shows nothing"
 
-    def test_patience_stops_early(self):
-        x, y = examples(64)
-        history = pb.fit(pb.deep(network(), 2), (x, y), (x, 2 - y), epochs=50, lr=0.05, patience=3)
-        assert len(history.rows) < 50
-
 
 @pytest.mark.slow
 def test_two_processes_train_together(tmp_path):

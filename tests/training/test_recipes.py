@@ -78,17 +78,3 @@ class TestRecipes:
             for method in recipe.methods:
                 known = set(inspect.signature(pb.METHODS[method]).parameters)
                 assert set(recipe.settings(method)) <= known, (name, method)
-
-    def test_table_4_of_packed_ensembles(self):
-        rows = {  # epochs, rate, decay, factor, milestones
-            "cifar10/resnet18": (75, 0.05, 5e-4, 0.1, [25, 50], "hflip"),
-            "cifar10/resnet50": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),
-            "cifar10/wide_resnet28_10": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),
-            "cifar100/resnet18": (75, 0.05, 1e-4, 0.2, [25, 50], "hflip"),
-            "cifar100/resnet50": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "hflip"),
-            "cifar100/wide_resnet28_10": (200, 0.1, 5e-4, 0.2, [60, 120, 160], "medium"),
-        }
-        for name, row in rows.items():
-            r = pb.RECIPES[f"packed/{name}"]
-            assert (r.epochs, r.lr, r.weight_decay, r.schedule["factors"], r.schedule["milestones"], r.augment) == row
-            assert (r.batch_size, r.optimizer["momentum"]) == (128, 0.9)

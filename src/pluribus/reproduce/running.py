@@ -48,7 +48,7 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     check_scale(context.scale)
     refuse_links("reproduce", context.folder, "verdicts")
     found = claim.experiment.carry_out(context)
-    verdict, seconds = _with_caution(claim, _judge(claim, found, context), context.scale), _seconds(found)
+    verdict, seconds = _with_caution(claim, claim.judge(found), context.scale), _seconds(found)
     verdict = dataclasses.replace(verdict, scope=scope_of(claim, context.scale))
     page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"
     write_verdict(claim, context, verdict, seconds, command)
@@ -58,17 +58,6 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     claims_page(claim.title, [shown], page, about=about, command=command, settings=settings)
     collect(context.folder)
     return Judged(claim, verdict, seconds, page)
-
-
-def _judge(claim: Claim, found: Any, context: Context) -> ClaimVerdict:
-    """The verdict; stored figures can be whole as files and still lack what the item asks of them."""
-    try:
-        return claim.judge(found)
-    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        raise ValueError(
-            f"reproduce: what is stored in {str(context.folder)!r} does not answer {claim.name} "
-            f"({type(error).__name__}: {error}). Delete it, and it will be computed again."
-        ) from error
 
 
 def check_scale(scale: str) -> None:
