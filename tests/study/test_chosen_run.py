@@ -50,7 +50,10 @@ def test_train_takes_the_weights_and_another_promise_and_then_touches_nothing(fo
     assert "weights of the study" in out and "0.8" in out
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     code, out, _ = command(*arguments, monkeypatch=monkeypatch, capsys=capsys)
-    assert "finished before: nothing was changed" in out
+    assert "finished before: nothing was changed" in out and "FILES" in out and "--coverage" not in out
+    other = [*arguments[:-4], "--coverage", "0.7", *arguments[-2:]]
+    code, out, _ = command(*other, monkeypatch=monkeypatch, capsys=capsys)
+    assert "keeps the promises it was written with" in out and "--coverage 0.7 FILES" in out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     first, kept = pb.open(tmp_path / "out"), pb.open(choose_run(folder, label="deep").kept)
     for one, other in zip(first.ensemble.state_dict().values(), kept.ensemble.state_dict().values(), strict=True):

@@ -6,7 +6,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from ..data.dataset import divide
 from ..deploy.budget.counting import cost
 from ..deploy.feature_distance import FeatureDistance, feature_distance
 from ..deploy.freezing.frozen import freeze
+from ..deploy.promises import evidence_of
 from ..landscape.checkpoints import Trajectory
 from ..landscape.recorded_training import trajectory
 from ..methods import single
@@ -31,8 +32,8 @@ from ..training.batching import loader
 from ..training.fitting import fit
 from ..uncertainty.abstention import abstain
 from ..uncertainty.calibration import Calibrated, calibrate, join_observed, observe
+from ..uncertainty.calibration_maps import Variance
 from ..uncertainty.checks import check_share
-from ..uncertainty.conformal_prediction import conformal
 from ..uncertainty.evaluation import Comparison, compare, evaluate
 from ..uncertainty.metrics import aurc, auroc
 from ..uncertainty.regression import Regression
@@ -77,9 +78,9 @@ def upgrade(
 
     Every way starts near the network, is judged as it starts and after fine-tuning, each time with its scale fitted
     (temperature; in regression the variance), and the one with the lowest held-out NLL is set against the network
-    itself. Where the interval of the difference to the network with its own scale fitted leaves no gain, the network
-    is enough, and is what comes back. Validation rows are divided: 40 % choose and calibrate, 30 % set the conformal
-    threshold and the one for abstaining, 30 % judge. The model is not changed.
+    itself. Where the interval of the difference to the network, as it is or with its own scale fitted, leaves no gain,
+    the network is enough, and is what comes back. Validation rows are divided: 40 % choose and calibrate, 30 % set the
+    conformal threshold and the one for abstaining, 30 % judge. The model is not changed.
 
     Where uncertainty is what is wanted, `goal` says so. Then the network with a distance in its own features, which
     needs no training, is tried as well (`pb.feature_distance`).
@@ -265,16 +266,18 @@ class _Search:
         """The best against the network itself, and everything that stands around what answers."""
         base, best, targets = self.judged[SCALED], self.judged[BEST], self.held.targets
         gains = {} if best.tried is base.tried else self._gains(best)
-        enough = not gains or not gains[SCALED].high < 0
+        enough = is_enough(gains)
         answering = base if enough else best
         notes: list[str] = []
         ensemble = network if enough else best.ensemble
         frozen = _try(lambda: freeze(ensemble, self.given.x), notes, REFUSALS)
         notes = [*filter(None, [self.held.leak()]), *(f"It was not frozen: {note}" for note in notes)]
         calibrated = replace(answering.calibrated, ensemble=frozen or ensemble)
-        promised = calibrated.apply(answering.predicted["promise"])
-        promise = _try(lambda: conformal(promised, targets["promise"], coverage), notes)
-        scores = answering.scores["promise"]
+        promised, scores = calibrated.apply(answering.predicted["promise"]), answering.scores["promise"]
+        scaling = calibrated.scaling
+        scale = scaling.factor if isinstance(scaling, Variance) else scaling.value
+        evidence = _try(lambda: evidence_of(promised, targets["promise"], scale), notes)
+        promise = None if evidence is None else _try(lambda: evidence.conformal(coverage), notes)
         by = scores if self.goal == "abstain" and answering.distance is not None else "msp"
         threshold = None
         if not isinstance(promised, Regression):
@@ -282,7 +285,7 @@ class _Search:
         limit = _limit(scores) if "outside judge" in answering.scores else None
         name, rows = f"{best.tried.name}, {best.tried.stage}", {name: len(rows) for name, rows in targets.items()}
         return Upgrade(name, enough, ensemble, frozen, calibrated, promise, threshold, gains, self.table, notes, rows,
-                       self.goal, answering.distance, limit)  # fmt: skip
+                       self.goal, answering.distance, limit, evidence)  # fmt: skip
 
     def _gains(self, best: _Judged) -> dict[str, Comparison]:
         """How much lower the goal's metric of the best is than the network's as it is, scaled, and fine-tuned."""
@@ -306,6 +309,11 @@ class _Search:
         value, low, high = percentile_interval(self.loss(first, "judge") - self.loss(second, "judge"), drawn)
         below = sum(one <= 0 for one in drawn) / RESAMPLES
         return Comparison(value, low, high, min(1.0, 2 * min(below, 1 - below) + 1 / RESAMPLES))
+
+
+def is_enough(gains: Mapping[str, Comparison]) -> bool:
+    """Whether no gain is shown over the network as it is, or over the network with its scale fitted."""
+    return not gains or not all(gains[name].high < 0 for name in (NETWORK, SCALED))
 
 
 BEST = "best"
