@@ -75,7 +75,7 @@ def regression_split(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     prediction: Any = ensemble.predict(data.test[:][0])
     evidence = gather_evidence(ensemble, data)
     assert evidence is not None
-    scaled, truth = evidence.calibrated().apply(prediction), data.test.y.numpy()
+    scaled, truth = evidence.apply(prediction), data.test.y.numpy()
     rest = torch.cat([training, validation])
     regressor = EnsembleRegressor(size=MEMBERS, hidden=(32,), epochs=EPOCHS, lr=RATE, random_state=seed)
     regressor.fit(x[rest].numpy(), y[rest].numpy())
@@ -98,7 +98,7 @@ def classes_split(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     ensemble = train(*data.train[:], len(classes), seed)
     (inputs, truth), evidence = data.test[:], gather_evidence(ensemble, data)
     assert evidence is not None
-    prediction: Any = ensemble.predict(inputs)
+    prediction: Any = evidence.apply(ensemble.predict(inputs))
     found: dict[str, Any] = {}
     for level in LEVELS:
         found[f"sets {level}"] = share_of(evidence.conformal(level).sets(prediction), truth)

@@ -60,6 +60,19 @@ def test_train_takes_the_weights_and_another_promise_and_then_touches_nothing(fo
         assert torch.equal(one, other)
 
 
+def test_the_metrics_that_train_prints_are_those_of_the_calibrated_predictor(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pluribus.deploy.promises.find_scale", lambda *_: 3.0)
+    conduct(Study(data=["iris"], **{**STUDY, "methods": ["single"]}), tmp_path / "study", keep=True)
+    arguments = ("train", "--study", tmp_path / "study", "--out", tmp_path / "out")
+    code, out, err = command(*arguments, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0, err
+    predictor, data = pb.open(tmp_path / "out"), pb.data.load("iris")
+    x, y = data.test[:]
+    logits = predictor.ensemble(data.normalise(x))[0].detach() / 3
+    nll = torch.nn.functional.cross_entropy(logits, y).item()
+    assert predictor.record["figures"]["nll"] == pytest.approx(nll, rel=1e-4) and f"nll {nll:.3f}" in out
+
+
 def test_intervals_and_predictions_are_those_of_the_answers(folder):
     predictor = pb.open(choose_run(folder, label="single").kept)
     rows = {name: [0.0, 0.05, -0.03] for name in ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")}

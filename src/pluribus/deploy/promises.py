@@ -64,6 +64,11 @@ class Evidence:
         """What scales a prediction, or None."""
         return calibrated_by(self.scale, classes=self.score is not None)
 
+    def apply(self, prediction: Any) -> Any:
+        """The calibrated prediction: what sets, intervals and the threshold are for."""
+        calibrated = self.calibrated()
+        return prediction if calibrated is None else calibrated.apply(prediction)
+
     def conformal(self, coverage: float = COVERAGE) -> Conformal:
         """Sets or intervals with this coverage, for calibrated predictions."""
         one = torch.ones((), dtype=torch.float64)

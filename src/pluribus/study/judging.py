@@ -209,14 +209,13 @@ def summarise_batches(
     ensemble: Ensemble, data: Data, pairs: Iterator[tuple[Tensor, Tensor]], targets: bool, promise: Evidence | None
 ) -> Summary:
     """The summary of the ensemble's predictions for batches of normalised inputs."""
-    calibrated = None if promise is None else promise.calibrated()
-    if has_classes(data.task) and calibrated is None:
-        return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
     if has_classes(data.task):
-        return summarize((calibrated.apply(ensemble.predict(x)), y) for x, y in pairs)
+        if promise is None:
+            return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
+        return summarize((promise.apply(ensemble.predict(x)), y) for x, y in pairs)
     batches = list(pairs)
     scaled: Any = ensemble.predict(iter(batches))
-    scaled = scaled if calibrated is None else calibrated.apply(scaled)
+    scaled = scaled if promise is None else promise.apply(scaled)
     assert isinstance(scaled, Regression) and scaled.variances is not None
     units = (0.0, 1.0) if data.targets else (data.target_mean, data.target_std)  # several: each in its own stds
     shift, scale = (torch.tensor(value, dtype=torch.float64) for value in units)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.names import say_unknown
-from .._common.trees import as_batch, flatten, map_rows, map_tensors, rows_of
+from .._common.trees import as_batch, map_rows, rows_of
 from ..core.ensemble import Ensemble
 from ..data.dataset import divide
 from ..deploy.budget.counting import cost
@@ -28,7 +28,7 @@ from ..methods import single
 from ..methods.building import check_model, check_size
 from ..methods.method_info import REFUSALS, first_line
 from ..surgery.copying import duplicate
-from ..training.batching import loader
+from ..training.batching import loader, pair_of
 from ..training.fitting import fit
 from ..uncertainty.abstention import abstain
 from ..uncertainty.calibration import Calibrated, calibrate, join_observed, observe
@@ -47,7 +47,7 @@ SHARES = {"choose": 0.4, "promise": 0.3, "judge": 0.3}  # of the validation rows
 
 LEAST = 50  # validation rows: fewer tell nothing apart
 
-LOOKED_AT = 256  # training rows on which conversions must keep the network's answers
+LOOKED_AT = 256  # training rows on which conversions must keep the network's answers; of a loader its first batch
 
 CHECKPOINTS, BYTES = 20, 4 * 2**30  # of the network's own fine-tuning, and what they may take
 
@@ -128,7 +128,8 @@ def upgrade(
     network = single(duplicate(model).eval())
     network.task = task
     held = _HeldOut(validation, test, outside, batch_size, device, seed, network)
-    given = Given(network.member(0), size, _first_rows(train, batch_size), train, seed, task)
+    x, _ = pair_of(next(iter(loader(train, LOOKED_AT))))
+    given = Given(network.member(0), size, x, train, seed, task)
     options = {"lr": lr, "batch_size": batch_size, "criterion": criterion, "optimizer": optimizer, "seed": seed}
     search = _Search(held, given, task, allowed, {**options, "device": device, "schedule": "constant"}, say, goal)
     search.judge(NETWORK, "at once", network, held.first)
@@ -165,7 +166,8 @@ class _Search:
     judged: dict[str, _Judged] = field(default_factory=dict)  # the best, and the network itself in its two stages
 
     def __post_init__(self) -> None:
-        self.mult_adds = cost(self.given.model, _row(self.given.x)).mult_adds  # of the network itself
+        self.row = map_rows(self.given.x, rows_of(as_batch(self.given.x)), lambda t: t[:1])
+        self.mult_adds = cost(self.given.model, self.row).mult_adds  # of the network itself
 
     def go(self, chosen: dict[str, Way]) -> None:
         """Every way in turn; one that refuses is noted and left."""
@@ -239,7 +241,7 @@ class _Search:
             figures["auroc"] = auroc(scores["judge"], scores["outside judge"])
         if distance is not None and "aurc" in figures:
             figures["aurc"] = aurc(scores["judge"], self.wrong(judged, "judge"))
-        factor = cost(ensemble, _row(self.given.x)).mult_adds / max(self.mult_adds, 1)
+        factor = cost(ensemble, self.row).mult_adds / max(self.mult_adds, 1)
         seconds = 0.0 if started is None else time.monotonic() - started
         judged.tried = Tried(name, stage, ensemble.size, chosen_by, figures, factor, seconds)
         self.table.append(judged.tried)
@@ -339,7 +341,7 @@ class _HeldOut:
             self.sources["test"] = loader(test, batch_size)
         found = {name: self._observe(name, network) for name in self.sources}
         for name, source in self.sources.items():
-            self._check_order(name, torch.cat([torch.as_tensor(y) for _, y in source]))
+            self._check_order(name, torch.cat([torch.as_tensor(pair_of(batch)[1]) for batch in source]))
         targets = self.order["validation"]
         if len(targets) < LEAST:
             raise ValueError(
@@ -414,29 +416,6 @@ def _choose_ways(methods: Sequence[str] | None, goal: str) -> dict[str, Way]:
         if name not in known:
             raise ValueError(f"upgrade: the method {name!r} is unknown. Choose from {', '.join(known)}.")
     return known if methods is None else {name: known[name] for name in methods}
-
-
-def _first_rows(train: Any, batch_size: int) -> Any:
-    """Up to 256 training rows as one batch of inputs."""
-    batches, count = [], 0
-    for x, _ in loader(train, batch_size):
-        batches.append(x)
-        count += rows_of(as_batch(x))
-        if count >= LOOKED_AT:
-            break
-    return _join(batches)
-
-
-def _join(batches: list[Any]) -> Any:
-    """One batch of several; what is not a tensor with the batch's rows is that of the first."""
-    columns = zip(*(flatten(batch)[0] for batch in batches), strict=True)
-    rows = rows_of(as_batch(batches[0]))
-    joined = iter([torch.cat(c) if isinstance(c[0], Tensor) and len(c[0]) == rows else c[0] for c in columns])
-    return map_tensors(batches[0], lambda t: next(joined))
-
-
-def _row(x: Any) -> Any:
-    return map_rows(x, rows_of(as_batch(x)), lambda t: t[:1])
 
 
 def _limit(scores: Tensor) -> float:
