@@ -75,7 +75,7 @@ def regression_split(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     prediction: Any = ensemble.predict(data.test[:][0])
     evidence = gather_evidence(ensemble, data)
     assert evidence is not None
-    scaled, truth = evidence.calibrated().apply(prediction), data.test.y.numpy()
+    scaled, truth = evidence.apply(prediction), data.test.y.numpy()
     rest = torch.cat([training, validation])
     regressor = EnsembleRegressor(size=MEMBERS, hidden=(32,), epochs=EPOCHS, lr=RATE, random_state=seed)
     regressor.fit(x[rest].numpy(), y[rest].numpy())
@@ -98,7 +98,7 @@ def classes_split(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     ensemble = train(*data.train[:], len(classes), seed)
     (inputs, truth), evidence = data.test[:], gather_evidence(ensemble, data)
     assert evidence is not None
-    prediction: Any = ensemble.predict(inputs)
+    prediction: Any = evidence.apply(ensemble.predict(inputs))
     found: dict[str, Any] = {}
     for level in LEVELS:
         found[f"sets {level}"] = share_of(evidence.conformal(level).sets(prediction), truth)
@@ -200,12 +200,14 @@ def write() -> int:
         lines.append(f"| {table} | {len(rows)} | {' | '.join(cells)} |")
     lines += ["", "| table | promise | kept | accepted | splits with a larger error |", "|---|---|---|---|---|"]
     for table in CLASSES:
-        rows = found.get(table, [])
+        if not (rows := found.get(table, [])):
+            continue
+        lines.append(f"| {table}, {len(rows)} splits | | | | |")
         for name in (*(f"sets {level}" for level in LEVELS), "upgrade sets 0.9"):
             lines.append(f"| {table} | {name} | {coverage_cell(rows, name, f'{table}: {name}', wrong)} | | |")
         for name in (*(f"risk {risk}" for risk in RISKS), "upgrade risk 0.2"):
             lines.append(risk_row(rows, table, name, wrong))
-        alarms = mean(row["upgrade unfamiliar"] for row in rows) if rows else 0.0
+        alarms = mean(row["upgrade unfamiliar"] for row in rows)
         lines.append(f"| {table} | upgrade: at most 5 % unfamiliar | {100 * alarms:.1f} % | | |")
         wrong += [f"{table}: unfamiliar"] * (alarms > 0.05 + TOLERANCE)
     begin, end = "<!-- promises -->\n", "<!-- end of promises -->\n"

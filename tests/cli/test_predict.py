@@ -5,12 +5,13 @@ import io
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from commands import run
 
-from pluribus.cli.predict import MEASURED, _print_table
+from pluribus.cli.predict import MEASURED, NO_INTERVAL, _missing_promises, _print_table
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +105,11 @@ def test_the_same_finished_training_touches_nothing_and_says_so(tmp_path, capsys
         row = json.loads(capsys.readouterr().out.splitlines()[0])
         width[coverage] = row["high"] - row["low"]
     assert width[0.8] > width[0.5] > 0
+
+
+def test_intervals_that_promise_nothing_are_said_to():
+    found = SimpleNamespace(task="regression", conformal=None, record={})
+    assert _missing_promises(found) == [NO_INTERVAL]
+    found.record["no_conformal"] = "a coverage of 0.99 needs at least 99 validation examples"
+    assert _missing_promises(found) == [found.record["no_conformal"]]
+    assert _missing_promises(SimpleNamespace(task="regression", conformal=object(), record={})) == []

@@ -1,6 +1,8 @@
 """`pluribus upgrade`, and studies that start from trained weights: --weights and --pretrained."""
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pluribus as pb
+from pluribus.cli.common.messages import next_prediction
 from pluribus.deploy.predictor import load_predictor
 
 
@@ -42,11 +45,23 @@ def test_a_network_in_a_file_becomes_a_folder_that_predicts(pluribus, weights, t
     if stage is not None:
         assert pb.evaluate(scaled, y)["nll"] == pytest.approx(stage["figures"]["nll"], abs=1e-4)
     assert sets.gather(1, y[:, None]).float().mean() > 0.8
+    # The rows that promise are kept, so that another promise needs no training.
+    changed = predictor.promising(coverage=0.8, risk=0.3)
+    assert (changed.conformal.coverage, changed.conformal.examples) == (0.8, found["rows"]["promise"])
+    assert changed.conformal.sets(scaled).sum() <= sets.sum()
+    assert changed.threshold.risk == 0.3
     # What is exported is scaled as well.
     module, _ = predictor.for_export(8, frozen=False)
     torch.testing.assert_close(module(x[:8]).log_softmax(-1), scaled.log_members[:, :8], rtol=1e-3, atol=1e-4)
     code, _, err = pluribus("upgrade", *START, "--weights", weights, "--out", "better")
     assert code == 2 and "--overwrite" in err
+
+
+def test_the_next_command_names_code_that_a_folder_cannot_name():
+    plain, code = ({"model": model} for model in ("mlp", "python:/my nets/net.py:build"))
+    assert shlex.split(next_prediction(Path("my folder"), plain)) == ["pluribus", "predict", "my folder", "FILES"]
+    words = shlex.split(next_prediction(Path("new"), code, "--coverage", "0.8"))
+    assert words == ["pluribus", "predict", "new", "--model", code["model"], "--coverage", "0.8", "FILES"]
 
 
 def test_a_distance_in_features_is_stored_with_the_predictor_and_decides(pluribus, weights, tmp_path):

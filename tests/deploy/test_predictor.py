@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
+from torch import nn
 
 import pluribus as pb
 from pluribus.data.catalogue import load
 from pluribus.deploy.predictor import load_predictor, make_predictor
-from pluribus.deploy.promises import Evidence, find_threshold
+from pluribus.deploy.promises import Evidence, find_scale, find_threshold
 from pluribus.models.by_name import ModelSpec
 
 
@@ -98,6 +101,46 @@ def test_the_exported_file_of_a_table_says_how_its_columns_become_inputs(tmp_pat
     assert "(value - mean) / std" in said["pluribus.encoding"]
 
 
+def nll(logits: np.ndarray, y: np.ndarray, temperature: float) -> float:
+    """By hand, for one network."""
+    z = logits / temperature
+    return float(np.mean(np.log(np.exp(z - z.max(1, keepdims=True)).sum(1)) + z.max(1) - z[np.arange(len(y)), y]))
+
+
+def test_probabilities_are_scaled_by_the_temperature_that_scipy_finds(tmp_path):
+    data = load("moons", validation=0.7)
+    spec = ModelSpec("mlp", tuple(data.shape), 2)
+    torch.manual_seed(0)
+    network = spec.build()
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(20):
+        optimizer.zero_grad()
+        F.cross_entropy(network(data.normalise(data.train[:][0])), data.train[:][1]).backward()
+        optimizer.step()
+    last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight *= 10  # far too sure of itself
+        last.bias *= 10
+        x, y = data.calibration[:]
+        logits = network(data.normalise(x)).double().numpy()
+    made = make_predictor(spec, data, pb.single(network))
+    best = minimize_scalar(lambda t: nll(logits, y.numpy(), t), bounds=(0.05, 100), method="bounded").x
+    assert best > 2 and made.record["scale"] == pytest.approx(best, rel=0.02)
+    made.save(tmp_path)
+    expected = torch.from_numpy(logits / best).softmax(1)
+    found = load_predictor(tmp_path).predict_batch(x)
+    torch.testing.assert_close(found.mean.double(), expected, rtol=0, atol=0.01)
+    assert made.evidence.score.numpy() == pytest.approx(1 - expected.amax(1).numpy(), abs=0.01)
+
+
+def test_probabilities_that_are_right_are_left_alone():
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(300, 4, generator=generator)
+    y = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    assert find_scale(pb.Classification.from_logits(logits[None]), y) is None
+    assert find_scale(pb.Classification.from_logits(4 * logits[None]), y) == pytest.approx(4, rel=0.2)
+
+
 def test_promises_change_without_training_and_are_those_of_new_ones(tmp_path):
     data = load("moons", validation=0.7)
     spec = ModelSpec("mlp", tuple(data.shape), 2)
@@ -105,11 +148,13 @@ def test_promises_change_without_training_and_are_those_of_new_ones(tmp_path):
     made.save(tmp_path)
     held = data.calibration
     x = data.normalise(held[:][0])
-    prediction = made.ensemble.predict(x)
+    prediction = pb.Classification.from_logits(made.ensemble.eval()(x).detach() / (made.record["scale"] or 1.0))
     changed = load_predictor(tmp_path).promising(coverage=0.95, risk=0.97)
     expected = pb.conformal(prediction, held.y, coverage=0.95)
-    assert changed.conformal.most == expected.most and changed.conformal.coverage == 0.95
-    assert changed.threshold == pb.abstain(prediction, held.y, risk=0.97)
+    assert changed.conformal.most.item() == pytest.approx(expected.most.item()) and changed.conformal.coverage == 0.95
+    threshold = pb.abstain(prediction, held.y, risk=0.97)
+    assert changed.threshold.value == pytest.approx(threshold.value)
+    assert (changed.threshold.kept, changed.threshold.errors) == (threshold.kept, threshold.errors)
     assert made.threshold.risk == 0.95 and made.conformal.coverage == 0.8
     with pytest.raises(ValueError, match="at least 999 validation examples"):
         changed.promising(coverage=0.999)

@@ -173,6 +173,12 @@ def test_no_interval_has_no_width():
     assert found.value == 0 and not found.known and relation(found, "nll") == "within noise"
 
 
+def test_no_interval_leaves_the_range_of_its_metric():
+    one = fakes.classification("single")
+    one.record["metrics"]["ece"] = {"value": 0.002, "low": -0.03, "high": 0.06}  # bootstraps less their bias
+    assert estimate(Group("single", (one,)), "ece") == (0.002, 0.0, 0.06)
+
+
 def test_a_hundred_right_of_a_hundred_is_not_certain():
     right = pb.Classification.from_probabilities(torch.eye(2)[None, torch.arange(100) % 2])
     found = pb.bootstrap(right, torch.arange(100) % 2)

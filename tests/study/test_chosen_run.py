@@ -41,11 +41,27 @@ def test_train_takes_the_weights_and_another_promise_and_then_touches_nothing(pl
     assert "weights of the study" in out and "0.8" in out
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     code, out, _ = pluribus(*arguments)
-    assert "finished before: nothing was changed" in out
+    assert "finished before: nothing was changed" in out and "FILES" in out and "--coverage" not in out
+    other = [*arguments[:-4], "--coverage", "0.7", *arguments[-2:]]
+    code, out, _ = pluribus(*other)
+    assert "keeps the promises it was written with" in out and "--coverage 0.7 FILES" in out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     first, kept = pb.open(tmp_path / "out"), pb.open(choose_run(folder, label="deep").kept)
     for one, other in zip(first.ensemble.state_dict().values(), kept.ensemble.state_dict().values(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_metrics_that_train_prints_are_those_of_the_calibrated_predictor(pluribus, tmp_path, monkeypatch):
+    monkeypatch.setattr("pluribus.deploy.promises.find_scale", lambda *_: 3.0)
+    conduct(Study(data=["iris"], **{**STUDY, "methods": ["single"]}), tmp_path / "study", keep=True)
+    arguments = ("train", "--study", tmp_path / "study", "--out", tmp_path / "out")
+    code, out, err = pluribus(*arguments)
+    assert code == 0, err
+    predictor, data = pb.open(tmp_path / "out"), pb.data.load("iris")
+    x, y = data.test[:]
+    logits = predictor.ensemble(data.normalise(x))[0].detach() / 3
+    nll = torch.nn.functional.cross_entropy(logits, y).item()
+    assert predictor.record["figures"]["nll"] == pytest.approx(nll, rel=1e-4) and f"nll {nll:.3f}" in out
 
 
 def test_intervals_and_predictions_are_those_of_the_answers(folder):

@@ -414,6 +414,30 @@ def test_targets_that_do_not_fit_the_task_are_an_error_that_names_the_task(task,
     assert all(torch.equal(value, before[name]) for name, value in ensemble.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("criterion", "outputs", "target", "said"),
+    [
+        (F.cross_entropy, 1, torch.zeros(4, 1), 'two outputs or more.*task = "binary"'),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), 1, torch.zeros(4).long(), 'two outputs or more.*task = "binary"'),
+        (F.cross_entropy, 3, torch.tensor([[1.0, 1.0, 0.0]] * 4), 'sum to 2.*task = "binary"'),
+        (F.mse_loss, 1, torch.zeros(4), r"\(4,\) for outputs of \(4, 1\).*all rows.*target\[:, None\]"),
+        (nn.L1Loss(), 1, torch.zeros(4), r'\(4,\) for outputs of \(4, 1\).*task = "regression"'),
+    ],
+)
+def test_torchs_own_criteria_do_not_train_garbage_either(criterion, outputs, target, said):
+    with pytest.raises(ValueError, match=f"(?s){said}"):
+        pb.fit(pb.deep(nn.Linear(2, outputs), 2), (torch.randn(4, 2), target), epochs=1, criterion=criterion)
+
+
+def test_a_column_of_class_numbers_is_one_number_for_each_row():
+    ensembles = [pb.deep(nn.Linear(2, 3), 2)]
+    ensembles.append(copy.deepcopy(ensembles[0]))
+    x, y = torch.randn(8, 2), torch.arange(8) % 3
+    for ensemble, target in zip(ensembles, (y, y[:, None]), strict=True):
+        pb.fit(ensemble, (x, target), epochs=1)
+    torch.testing.assert_close(ensembles[0].state_dict(), ensembles[1].state_dict(), rtol=0, atol=0)
+
+
 def test_a_rate_of_zero_is_an_error():
     with pytest.raises(ValueError, match="lr must be above 0"):
         pb.fit(pb.deep(nn.Linear(2, 3), 2), (torch.randn(4, 2), torch.arange(4) % 3), epochs=1, lr=0.0)

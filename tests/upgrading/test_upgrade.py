@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pluribus as pb
 from pluribus.uncertainty.evaluation import Comparison
-from pluribus.upgrading.search import Budget
+from pluribus.upgrading.search import Budget, is_enough
 from pluribus.upgrading.ways import Given, ways
 
 CENTRES = torch.randn(4, 6, generator=torch.Generator().manual_seed(9))
@@ -230,6 +230,16 @@ def test_a_loader_that_shuffles_by_itself_is_refused_and_torchs_own_is_not():
 
     with pytest.raises(ValueError, match="the same rows in the same order"):
         pb.upgrade(model, train, Own(), 0, methods=["random_subspace"])
+
+
+def test_what_beats_only_a_network_whose_scale_went_wrong_is_no_gain():
+    worse, better = Comparison(-0.05, -0.07, -0.02, 0.01), Comparison(-0.001, -0.04, 0.04, 0.9)
+    gains = {"your network": better, "your network, scaled": worse}
+    assert is_enough(gains) and not is_enough({**gains, "your network": worse}) and is_enough({})
+    rows = {"choose": 10, "promise": 10, "judge": 10}
+    found = pb.Upgrade("treenet, at once", True, None, None, None, None, None, gains, [], [], rows)
+    assert "changes the NLL by -0.0010 [-0.0400, 0.0400]" in found.verdict
+    assert found.verdict.endswith("compared with your network as it is.")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from .common import options
 from .common.messages import say_notes, screen
 
 NO_THRESHOLD = "without validation data there is no threshold for abstaining, so no answer is accepted"
+NO_INTERVAL = "without validation data nothing is promised: intervals are those that the members predict"
 
 
 def predict_command(
@@ -67,8 +68,7 @@ def predict_command(
     if (out is None) == (predictor.task == "segmentation"):
         needs = "is needed: a segmentation writes its pictures there" if out is None else "is for segmentation only"
         raise ValueError(f"--out: a folder {needs}.")
-    if predictor.task == "classification" and (predictor.threshold is None or "no_threshold" in predictor.record):
-        say_notes([predictor.record.get("no_threshold", NO_THRESHOLD)])
+    say_notes(_missing_promises(predictor))
     given = {"broken": broken, "unpack_limit": unpack_limit, **({} if out is None else {"out": out})}
     answers = _beside_columns if form == "csv" and predictor.record["encoding"]["kind"] == "table" else _answers
     rows = (row for source in _sources(files) for row in answers(predictor, source, len(files) > 1, **given))
@@ -78,6 +78,16 @@ def predict_command(
             print(json.dumps(row))
     else:
         (_print_table if form == "table" else _print_csv)(wanted)
+
+
+def _missing_promises(predictor: Any) -> list[str]:
+    """Why answers are not accepted, or why intervals promise nothing."""
+    record = predictor.record
+    if predictor.task == "classification" and (predictor.threshold is None or "no_threshold" in record):
+        return [record.get("no_threshold", NO_THRESHOLD)]
+    if predictor.task == "regression" and predictor.conformal is None:
+        return [record.get("no_conformal", NO_INTERVAL)]
+    return []
 
 
 def _answers(predictor: Any, source: Path | list[Path], several: bool, **given: Any) -> Iterator[dict[str, Any]]:

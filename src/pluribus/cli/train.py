@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .common import options
-from .common.messages import messages, say_how_to_go_on, say_notes
+from .common.messages import messages, next_prediction, say_how_to_go_on, say_notes
 from .common.run_options import RunOptions, takes_run_options
 
 
@@ -95,7 +94,7 @@ def train_command(
     if not run.silent:
         say_notes(predictor.ensemble.notes)
     how = f"{seconds:.0f} s of training" if seconds else "finished before" if there else "weights of the study"
-    _show(predictor, [*found.notes, *predictor.ensemble.notes], seconds, how, out, run.quiet, run.as_json)
+    _show(predictor, [*found.notes, *predictor.ensemble.notes], seconds, how, out, run, coverage, risk)
 
 
 def _plan(method: str, data: str, settings: list[str], seed: int, threads: int | None, run: RunOptions) -> Any:
@@ -124,21 +123,35 @@ def _refuse_own_settings(run: RunOptions, settings: list[str] | None, threads: i
         raise ValueError(f"--study: the study sets these already: {names}. Leave out one or the other.")
 
 
-def _show(predictor: Any, notes: list[str], seconds: float, how: str, out: Path, quiet: bool, as_json: bool) -> None:
+def _show(
+    predictor: Any, notes: list[str], seconds: float, how: str, out: Path, run: RunOptions, coverage: float,
+    risk: float | None,
+) -> None:  # fmt: skip
     record = predictor.record
     figures = record["figures"]
-    if as_json:
+    if run.as_json:
         print(json.dumps({"folder": str(out), "test": figures, "seconds": seconds,
                           "threshold": record["threshold"], "conformal": record.get("conformal"),
                           "notes": notes}, indent=1))  # fmt: skip
-    elif not quiet:
+    elif not run.quiet:
         names = ("mean_iou", "accuracy", "nll", "ece", "rmse", "coverage")
         text = ", ".join(f"{name} {figures[name]:.4g}" for name in names if name in figures)
         print(f"test: {text}; {how}{': nothing was changed' if how == 'finished before' else ''}")
         print("\n".join(_promises(predictor)))
-        more = " --out FOLDER" if predictor.task == "segmentation" else ""
+        more = ["--out", "FOLDER"] if predictor.task == "segmentation" else []
+        if how == "finished before" and (changed := _other_promises(predictor, coverage, risk)):
+            print("the folder keeps the promises it was written with; predict changes them for its answers")
+            more += changed
         done = "finished:" if how == "finished before" else "written to"
-        print(f"{done} {out}; next: pluribus predict {shlex.quote(str(out))} FILES{more}")
+        print(f"{done} {out}; next: {next_prediction(out, record, *more)}")
+
+
+def _other_promises(predictor: Any, coverage: float, risk: float | None) -> list[str]:
+    """The options of predict that give what was asked for, where the folder promises something else."""
+    promise, threshold = predictor.conformal, predictor.threshold
+    found = ["--coverage", f"{coverage:g}"] if promise is not None and promise.coverage != coverage else []
+    other = risk is not None and predictor.task == "classification" and (threshold is None or threshold.risk != risk)
+    return [*found, *(["--risk", f"{risk:g}"] if other else [])]
 
 
 def _promises(predictor: Any) -> list[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .common import options
-from .common.messages import messages, safe_text, say_notes
+from .common.messages import messages, next_prediction, safe_text, say_notes
 from .common.run_options import RunOptions, takes_run_options
 
 
@@ -86,7 +85,7 @@ def _show(upgraded: Any, predictor: Any, out: Path, run: RunOptions) -> None:
         print(json.dumps({"folder": str(out), **found, "table": table, "notes": upgraded.notes}, indent=1))
     elif not run.quiet:
         print(upgraded)
-        print(f"written to {out}; next: pluribus predict {shlex.quote(str(out))} FILES")
+        print(f"written to {out}; next: {next_prediction(out, predictor.record)}")
 
 
 NAMES = ("difference", "low", "high", "p_value")

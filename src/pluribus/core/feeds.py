@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .._common.trees import Batch, device_of, logits_of, map_tensors, rows_of, tile, unstack
 from .execution import Runner
+from .target_checks import check_targets
 
 Criterion = Callable[[Any, Any], Tensor]
 
@@ -113,6 +114,7 @@ def row_members(batch: Batch, rows: int, size: int) -> Tensor:
 
 def sum_losses(criterion: Criterion, outputs: Sequence[Any], targets: Sequence[Any]) -> Tensor:
     """The sum of the criterion over members."""
+    check_targets(criterion, outputs[0], targets[0])
     losses = [criterion(output, target) for output, target in zip(outputs, targets, strict=True)]
     if losses[0].ndim:
         raise ValueError(

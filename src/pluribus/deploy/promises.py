@@ -64,6 +64,11 @@ class Evidence:
         """What scales a prediction, or None."""
         return calibrated_by(self.scale, classes=self.score is not None)
 
+    def apply(self, prediction: Any) -> Any:
+        """The calibrated prediction: what sets, intervals and the threshold are for."""
+        calibrated = self.calibrated()
+        return prediction if calibrated is None else calibrated.apply(prediction)
+
     def conformal(self, coverage: float) -> Conformal:
         """Sets or intervals with this coverage, for calibrated predictions."""
         one = torch.ones((), dtype=torch.float64)
@@ -133,7 +138,8 @@ def gather_evidence(ensemble: Ensemble | Cascade, data: Data, rows: Split | None
     """What the calibration rows of the data say of a trained ensemble; None where there are none.
 
     Variances are multiplied by the factor that fits them best; intervals of so many standard deviations do not depend
-    on it, so that the same rows serve both.
+    on it, so that the same rows serve both. Probabilities are scaled by one temperature; one number from all rows
+    changes what sets and thresholds promise by less than chance does (`benchmarks/coverage.py` counts it).
 
     Args:
         rows: of the data, to use in place of all calibration rows
@@ -142,15 +148,28 @@ def gather_evidence(ensemble: Ensemble | Cascade, data: Data, rows: Split | None
     if not len(held):
         return None
     prediction: Any = ensemble.predict((data.normalise(x), y) for x, y in held.batches(ROWS))
+    scale = None if isinstance(ensemble, Cascade) else find_scale(prediction, held.y)
+    calibrated = calibrated_by(scale, classes=not isinstance(prediction, Regression))
+    return evidence_of(prediction if calibrated is None else calibrated.apply(prediction), held.y, scale)
+
+
+def find_scale(prediction: Any, target: Tensor) -> float | None:
+    """The factor of variances; or the temperature, where it lowers the held-out NLL by more than chance does."""
     if isinstance(prediction, Regression):
-        fitted = calibrate(prediction, held.y)
-        promise = conformal(fitted.apply(prediction), held.y, COVERAGE, "normalised")
-        assert promise.scores is not None
-        return Evidence(promise.kind, promise.scores, fitted.scaling.factor)
-    promise = conformal(prediction, held.y, COVERAGE)
+        return calibrate(prediction, target).scaling.factor
+    fitted = calibrate(prediction, target, method="temperature", when="before")
+    row = next(row for row in fitted.table if row["method"] == "temperature")
+    return fitted.scaling.value if row["gain"] > row["gain_error"] else None
+
+
+def evidence_of(prediction: Any, target: Tensor, scale: float | None = None) -> Evidence:
+    """What rows say of a prediction, which is calibrated by this scale already."""
+    promise = conformal(prediction, target, COVERAGE)
     assert promise.scores is not None
-    wrong = (prediction.label != held.y).long()
-    return Evidence(promise.kind, promise.scores, None, prediction.score("msp").double(), wrong)
+    if isinstance(prediction, Regression):
+        return Evidence(promise.kind, promise.scores, scale)
+    wrong = (prediction.label != target).long()
+    return Evidence(promise.kind, promise.scores, scale, prediction.score("msp").double(), wrong)
 
 
 def plain_promise(promise: Conformal) -> dict[str, Any]:

@@ -73,10 +73,12 @@ def estimate(group: Group, name: str) -> Interval:
         return Interval(math.nan)
     stored = [_stored_interval(run, name) for run in group.runs]
     if len(values) == 1:
-        return Interval(values[0], *stored[0][1:]) if len(stored) == 1 else Interval(values[0])
-    halves = [max(one.value - one.low, one.high - one.value) for one in stored if one.known]
-    rows = float(np.mean(np.square(halves))) / NORMAL**2 if len(halves) == len(values) else 0.0
-    found, limits = replace(Spread.over(values), rows=rows).interval(), _limits(name, group.record["task"])
+        found = Interval(values[0], *stored[0][1:]) if len(stored) == 1 else Interval(values[0])
+    else:
+        halves = [max(one.value - one.low, one.high - one.value) for one in stored if one.known]
+        rows = float(np.mean(np.square(halves))) / NORMAL**2 if len(halves) == len(values) else 0.0
+        found = replace(Spread.over(values), rows=rows).interval()
+    limits = _limits(name, group.record["task"])
     return Interval(found.value, max(found.low, limits[0]), min(found.high, limits[1])) if found.known else found
 
 

@@ -26,7 +26,7 @@ from ..uncertainty.classification import Classification
 from ..uncertainty.evaluation import answered, bootstrap, evaluate, stability
 from ..uncertainty.metrics import aupr, auroc, fpr95
 from ..uncertainty.regression import Regression
-from ..uncertainty.summary import LEVEL, Summary
+from ..uncertainty.summary import LEVEL, Summary, summarize
 from .baselines import model_spec, recipe_of
 from .costs import measure_cascade, measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
@@ -191,7 +191,7 @@ def summarise(
     """What the metrics need of each row of a part of the data; regression in the units of the targets.
 
     Args:
-        promise: of regression, what scales the variances and gives the intervals; None: the mixture's own
+        promise: what scales probabilities or variances, and gives the intervals; None: the ensemble's own
     """
     pairs = ((data.normalise(x), y) for x, y in split.batches(ROWS))
     return summarise_batches(ensemble, data, pairs, targets, promise)
@@ -202,11 +202,12 @@ def summarise_batches(
 ) -> Summary:
     """The summary of the ensemble's predictions for batches of normalised inputs."""
     if has_classes(data.task):
-        return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
+        if promise is None:
+            return ensemble.predict(pairs if targets else ((x,) for x, _ in pairs), keep="summary")
+        return summarize((promise.apply(ensemble.predict(x)), y) for x, y in pairs)
     batches = list(pairs)
     scaled: Any = ensemble.predict(iter(batches))
-    if promise is not None and (calibrated := promise.calibrated()) is not None:
-        scaled = calibrated.apply(scaled)
+    scaled = scaled if promise is None else promise.apply(scaled)
     assert isinstance(scaled, Regression) and scaled.variances is not None
     units = (0.0, 1.0) if data.targets else (data.target_mean, data.target_std)  # several: each in its own stds
     shift, scale = (torch.tensor(value, dtype=torch.float64) for value in units)

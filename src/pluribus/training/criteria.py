@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._common.trees import IGNORED
+from ..core.target_checks import check_class_shapes, is_torch_cross_entropy
 from ..uncertainty.outputs import class_dim_of, gaussian_nll
 
 Criterion = Callable[[Any, Any], Tensor]
@@ -32,32 +33,13 @@ def cross_entropy(output: Tensor, target: Tensor, class_dim: int | None = None) 
         dim = class_dim_of(output[None], places[0] if class_dim is None and len(places) == 1 else class_dim)
         target = target[None].movedim(dim, 2)[0] if target.shape == output.shape else target
         output = output[None].movedim(dim, 2)[0]
-    _check_classes(output, target)
+    if target.shape == (len(output), 1) and not target.is_floating_point():
+        target = target.flatten()  # a column of class numbers
+    check_class_shapes(output, target)
     if target.is_floating_point():
         return F.cross_entropy(output, target)
     target = target.long()  # pandas and numpy have whole numbers of other kinds, and flags
     return F.cross_entropy(output, target, reduction="sum") / (target != IGNORED).sum().clamp_min(1)
-
-
-def _check_classes(output: Tensor, target: Tensor) -> None:
-    """Refuse what cross-entropy would make a constant of, or torch an error without a way out. Shapes only."""
-    if output.shape[1] < 2:
-        raise ValueError(
-            "cross_entropy: needs two outputs or more, but there is one, of which the loss is always 0. For yes or no, "
-            'set ensemble.task = "binary"; for a number, ensemble.task = "regression".'
-        )
-    if target.shape == output.shape:
-        if target.is_floating_point():
-            return
-        raise ValueError(
-            f"cross_entropy: targets of the shape {tuple(target.shape)} must be probabilities, but they are whole "
-            'numbers. For several labels in each row, set ensemble.task = "binary"; for one, give target.argmax(1).'
-        )
-    if target.is_floating_point():
-        raise ValueError(
-            f"cross_entropy: targets of the shape {tuple(target.shape)} for outputs of {tuple(output.shape)} must be "
-            'class numbers (int64), but they are floats. To predict numbers, set ensemble.task = "regression".'
-        )
 
 
 def check_target_values(criterion: Any, target: Any) -> None:
@@ -69,7 +51,8 @@ def check_target_values(criterion: Any, target: Any) -> None:
     """
     if not isinstance(target, Tensor):
         return
-    if criterion is cross_entropy and target.is_floating_point() and target.ndim == 2:
+    usual = criterion is cross_entropy or is_torch_cross_entropy(criterion)
+    if usual and target.is_floating_point() and target.ndim == 2 and target.shape[1] > 1:
         sums = target.double().sum(1)  # classes
         wrong = ((sums - 1).abs() > 1e-3).nonzero()
         if len(wrong):

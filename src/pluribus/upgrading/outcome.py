@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from .._common.text_tables import align_columns
 from ..core.ensemble import Ensemble
 from ..deploy.feature_distance import FeatureDistance
 from ..deploy.freezing.frozen import Frozen
+from ..deploy.promises import Evidence
 from ..uncertainty.abstention import Threshold
 from ..uncertainty.calibration import Calibrated
 from ..uncertainty.conformal_prediction import Conformal
@@ -45,7 +47,8 @@ class Upgrade:
 
     Args:
         best: the way that is best on the rows that choose
-        enough: whether the network itself, with scaled probabilities, is not shown to be worse: then it is `ensemble`
+        enough: whether the network itself, as it is or with its scale fitted, is not shown to be worse: then it is
+            `ensemble`
         ensemble: what answers, in eval mode: for `pb.save`, `pb.export`, more training
         frozen: the same for inference alone, as fast as it gets; None where it cannot be frozen
         calibrated, conformal, threshold: around it, each fitted on validation rows
@@ -57,6 +60,7 @@ class Upgrade:
         goal: what the best is best at: "likelihood", "ood" or "abstain"
         distance: where the best is the network with a `pb.feature_distance`, that distance
         limit: with outside data, the uncertainty that at most 5 % of rows like the validation rows exceed
+        evidence: what the rows that promise say, for other promises; None where they say nothing
 
     >>> x = torch.randn(300, 4)
     >>> rows = x, x[:, :3].argmax(1)
@@ -79,6 +83,7 @@ class Upgrade:
     goal: str = "likelihood"
     distance: FeatureDistance | None = None
     limit: float | None = None
+    evidence: Evidence | None = None
 
     def predict(self, x: Any, batch_size: int | None = None) -> Any:
         """The calibrated prediction, for what `ensemble.predict` takes."""
@@ -125,9 +130,12 @@ class Upgrade:
         if scaled is None:
             return "Your single network is enough: calibrated, it is the best candidate on the rows for selection."
         if self.enough:
+            gain, how = scaled, "both calibrated"
+            if scaled.high < 0:  # the scale of the network, fitted to few rows, made it worse
+                gain, how = self.gains[NETWORK], "compared with your network as it is"
             return (
                 f"Your single network is enough: {self.best}, the best candidate on the rows for selection, changes "
-                f"the {metric} by {_interval(scaled)} {judged}, both calibrated."
+                f"the {metric} by {_interval(gain)} {judged}, {how}."
             )
         text = (
             f"{self.best}, is better: its {metric} is lower by {_interval(scaled, -1)} than that of your calibrated "
@@ -144,21 +152,26 @@ class Upgrade:
 
     def explain(self) -> str:
         """The verdict, a table of the candidates, and the guarantees, as text."""
-        second = next((name for name in ("accuracy", "rmse") if any(name in t.figures for t in self.table)), "")
+        tried = [one for one in self.table if not one.reason]
+        second = "accuracy" if "accuracy" in tried[0].figures else "rmse"
         third = {"ood": "auroc", "abstain": "aurc"}.get(self.goal, "")
-        wide = max(len(tried.name) for tried in self.table)
-        head = f"  {'':<{wide}} {'':<11} {'members':>7} {'nll':>8} {second:>9} {third:>7} {'cost':>6} {'seconds':>8}"
-        lines = [self.verdict, "", head]
-        for tried in self.table:
-            if tried.reason:
-                lines.append(f"  {tried.name:<{wide}} cannot be used: {tried.reason}")
-                continue
-            shown = tried.figures.get(second, float("nan"))
-            own = f"{tried.figures[third]:7.4f}" if third else f"{'':7}"
-            lines.append(
-                f"  {tried.name:<{wide}} {tried.stage:<11} {tried.members:>7} {tried.figures['nll']:8.4f} {shown:9.4f} "
-                f"{own} {tried.cost:6.2f} {tried.seconds:8.1f}"
-            )
+        rows = [
+            {
+                "": one.name,
+                "stage": one.stage,
+                "members": str(one.members),
+                **{name: _four_digits(one.figures, name) for name in ("nll", second, third) if name},
+                "cost": f"{one.cost:.2f}",
+                "seconds": f"{one.seconds:.1f}",
+            }
+            for one in tried
+        ]
+        reasons: dict[str, list[str]] = {}
+        for one in self.table:
+            if one.reason:
+                reasons.setdefault(one.reason, []).append(one.name)
+        lines = [self.verdict, "", align_columns(rows, left=("", "stage"))]
+        lines += [f"{', '.join(names)} cannot be used: {reason}" for reason, names in reasons.items()]
         uses = {"choose": "to select", "promise": "to set guarantees", "judge": "to evaluate"}
         counts = ", ".join(f"{count:,} {uses.get(what, what)}" for what, count in self.rows.items())
         lines += ["", f"Rows: {counts}. All scales are fitted; costs are relative to the mult-adds of your network."]
@@ -172,6 +185,10 @@ class Upgrade:
 def uncertainty(prediction: Any) -> Tensor:
     """1 - confidence, or the total variance: what rows are refused by."""
     return prediction.total if isinstance(prediction, Regression) else prediction.score("msp")
+
+
+def _four_digits(figures: Mapping[str, float], name: str) -> str:
+    return f"{figures[name]:.4f}" if name in figures else ""
 
 
 def _interval(found: Comparison, sign: int = 1) -> str:

@@ -6,7 +6,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,24 +15,25 @@ import torch
 from torch import Tensor, nn
 
 from .._common.names import say_unknown
-from .._common.trees import as_batch, flatten, map_rows, map_tensors, rows_of
+from .._common.trees import as_batch, map_rows, rows_of
 from ..core.ensemble import Ensemble
 from ..data.dataset import divide
 from ..deploy.budget.counting import cost
 from ..deploy.feature_distance import FeatureDistance, feature_distance
 from ..deploy.freezing.frozen import freeze
+from ..deploy.promises import evidence_of
 from ..landscape.checkpoints import Trajectory
 from ..landscape.recorded_training import trajectory
 from ..methods import single
 from ..methods.building import check_model, check_size
 from ..methods.method_info import REFUSALS, first_line
 from ..surgery.copying import duplicate
-from ..training.batching import loader
+from ..training.batching import loader, pair_of
 from ..training.fitting import fit
 from ..uncertainty.abstention import abstain
 from ..uncertainty.calibration import Calibrated, calibrate, join_observed, observe
+from ..uncertainty.calibration_maps import Variance
 from ..uncertainty.checks import check_share
-from ..uncertainty.conformal_prediction import conformal
 from ..uncertainty.evaluation import Comparison, compare, evaluate
 from ..uncertainty.metrics import aurc, auroc
 from ..uncertainty.regression import Regression
@@ -46,7 +47,7 @@ SHARES = {"choose": 0.4, "promise": 0.3, "judge": 0.3}  # of the validation rows
 
 LEAST = 50  # validation rows: fewer tell nothing apart
 
-LOOKED_AT = 256  # training rows on which conversions must keep the network's answers
+LOOKED_AT = 256  # training rows on which conversions must keep the network's answers; of a loader its first batch
 
 CHECKPOINTS, BYTES = 20, 4 * 2**30  # of the network's own fine-tuning, and what they may take
 
@@ -77,9 +78,9 @@ def upgrade(
 
     Every way starts near the network, is judged as it starts and after fine-tuning, each time with its scale fitted
     (temperature; in regression the variance), and the one with the lowest held-out NLL is set against the network
-    itself. Where the interval of the difference to the network with its own scale fitted leaves no gain, the network
-    is enough, and is what comes back. Validation rows are divided: 40 % choose and calibrate, 30 % set the conformal
-    threshold and the one for abstaining, 30 % judge. The model is not changed.
+    itself. Where the interval of the difference to the network, as it is or with its own scale fitted, leaves no gain,
+    the network is enough, and is what comes back. Validation rows are divided: 40 % choose and calibrate, 30 % set the
+    conformal threshold and the one for abstaining, 30 % judge. The model is not changed.
 
     Where uncertainty is what is wanted, `goal` says so. Then the network with a distance in its own features, which
     needs no training, is tried as well (`pb.feature_distance`).
@@ -127,7 +128,8 @@ def upgrade(
     network = single(duplicate(model).eval())
     network.task = task
     held = _HeldOut(validation, test, outside, batch_size, device, seed, network)
-    given = Given(network.member(0), size, _first_rows(train, batch_size), train, seed, task)
+    x, _ = pair_of(next(iter(loader(train, LOOKED_AT))))
+    given = Given(network.member(0), size, x, train, seed, task)
     options = {"lr": lr, "batch_size": batch_size, "criterion": criterion, "optimizer": optimizer, "seed": seed}
     search = _Search(held, given, task, allowed, {**options, "device": device, "schedule": "constant"}, say, goal)
     search.judge(NETWORK, "at once", network, held.first)
@@ -164,7 +166,8 @@ class _Search:
     judged: dict[str, _Judged] = field(default_factory=dict)  # the best, and the network itself in its two stages
 
     def __post_init__(self) -> None:
-        self.mult_adds = cost(self.given.model, _row(self.given.x)).mult_adds  # of the network itself
+        self.row = map_rows(self.given.x, rows_of(as_batch(self.given.x)), lambda t: t[:1])
+        self.mult_adds = cost(self.given.model, self.row).mult_adds  # of the network itself
 
     def go(self, chosen: dict[str, Way]) -> None:
         """Every way in turn; one that refuses is noted and left."""
@@ -238,7 +241,7 @@ class _Search:
             figures["auroc"] = auroc(scores["judge"], scores["outside judge"])
         if distance is not None and "aurc" in figures:
             figures["aurc"] = aurc(scores["judge"], self.wrong(judged, "judge"))
-        factor = cost(ensemble, _row(self.given.x)).mult_adds / max(self.mult_adds, 1)
+        factor = cost(ensemble, self.row).mult_adds / max(self.mult_adds, 1)
         seconds = 0.0 if started is None else time.monotonic() - started
         judged.tried = Tried(name, stage, ensemble.size, chosen_by, figures, factor, seconds)
         self.table.append(judged.tried)
@@ -265,16 +268,18 @@ class _Search:
         """The best against the network itself, and everything that stands around what answers."""
         base, best, targets = self.judged[SCALED], self.judged[BEST], self.held.targets
         gains = {} if best.tried is base.tried else self._gains(best)
-        enough = not gains or not gains[SCALED].high < 0
+        enough = is_enough(gains)
         answering = base if enough else best
         notes: list[str] = []
         ensemble = network if enough else best.ensemble
         frozen = _try(lambda: freeze(ensemble, self.given.x), notes, REFUSALS)
         notes = [*filter(None, [self.held.leak()]), *(f"It was not frozen: {note}" for note in notes)]
         calibrated = replace(answering.calibrated, ensemble=frozen or ensemble)
-        promised = calibrated.apply(answering.predicted["promise"])
-        promise = _try(lambda: conformal(promised, targets["promise"], coverage), notes)
-        scores = answering.scores["promise"]
+        promised, scores = calibrated.apply(answering.predicted["promise"]), answering.scores["promise"]
+        scaling = calibrated.scaling
+        scale = scaling.factor if isinstance(scaling, Variance) else scaling.value
+        evidence = _try(lambda: evidence_of(promised, targets["promise"], scale), notes)
+        promise = None if evidence is None else _try(lambda: evidence.conformal(coverage), notes)
         by = scores if self.goal == "abstain" and answering.distance is not None else "msp"
         threshold = None
         if not isinstance(promised, Regression):
@@ -282,7 +287,7 @@ class _Search:
         limit = _limit(scores) if "outside judge" in answering.scores else None
         name, rows = f"{best.tried.name}, {best.tried.stage}", {name: len(rows) for name, rows in targets.items()}
         return Upgrade(name, enough, ensemble, frozen, calibrated, promise, threshold, gains, self.table, notes, rows,
-                       self.goal, answering.distance, limit)  # fmt: skip
+                       self.goal, answering.distance, limit, evidence)  # fmt: skip
 
     def _gains(self, best: _Judged) -> dict[str, Comparison]:
         """How much lower the goal's metric of the best is than the network's as it is, scaled, and fine-tuned."""
@@ -308,6 +313,11 @@ class _Search:
         return Comparison(value, low, high, min(1.0, 2 * min(below, 1 - below) + 1 / RESAMPLES))
 
 
+def is_enough(gains: Mapping[str, Comparison]) -> bool:
+    """Whether no gain is shown over the network as it is, or over the network with its scale fitted."""
+    return not gains or not all(gains[name].high < 0 for name in (NETWORK, SCALED))
+
+
 BEST = "best"
 
 RESAMPLES = 500
@@ -331,7 +341,7 @@ class _HeldOut:
             self.sources["test"] = loader(test, batch_size)
         found = {name: self._observe(name, network) for name in self.sources}
         for name, source in self.sources.items():
-            self._check_order(name, torch.cat([torch.as_tensor(y) for _, y in source]))
+            self._check_order(name, torch.cat([torch.as_tensor(pair_of(batch)[1]) for batch in source]))
         targets = self.order["validation"]
         if len(targets) < LEAST:
             raise ValueError(
@@ -406,29 +416,6 @@ def _choose_ways(methods: Sequence[str] | None, goal: str) -> dict[str, Way]:
         if name not in known:
             raise ValueError(f"upgrade: the method {name!r} is unknown. Choose from {', '.join(known)}.")
     return known if methods is None else {name: known[name] for name in methods}
-
-
-def _first_rows(train: Any, batch_size: int) -> Any:
-    """Up to 256 training rows as one batch of inputs."""
-    batches, count = [], 0
-    for x, _ in loader(train, batch_size):
-        batches.append(x)
-        count += rows_of(as_batch(x))
-        if count >= LOOKED_AT:
-            break
-    return _join(batches)
-
-
-def _join(batches: list[Any]) -> Any:
-    """One batch of several; what is not a tensor with the batch's rows is that of the first."""
-    columns = zip(*(flatten(batch)[0] for batch in batches), strict=True)
-    rows = rows_of(as_batch(batches[0]))
-    joined = iter([torch.cat(c) if isinstance(c[0], Tensor) and len(c[0]) == rows else c[0] for c in columns])
-    return map_tensors(batches[0], lambda t: next(joined))
-
-
-def _row(x: Any) -> Any:
-    return map_rows(x, rows_of(as_batch(x)), lambda t: t[:1])
 
 
 def _limit(scores: Tensor) -> float:

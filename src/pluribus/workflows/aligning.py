@@ -59,7 +59,8 @@ def align_checkpoints(
     groups = permutations(model, example)
     generator = torch.Generator().manual_seed(seed)
     aligned = align(model, reference, example, by, groups=groups, restarts=restarts, generator=generator)
-    moved = _count_moved(model, aligned)
+    pairs = zip(model.parameters(), aligned.parameters(), strict=True)
+    moved = sum(int((one != other).sum()) for one, other in pairs)
     question = None
     if test is not None:
         ways = {"as trained": model, f"aligned by {by}": aligned}
@@ -70,9 +71,3 @@ def align_checkpoints(
 def write_network(path: Path, model: nn.Module) -> None:
     """Write what `model.state_dict()` holds as a safetensors file; it is complete or not there."""
     write_safetensors(path, model.state_dict(), {"format": "pt"})
-
-
-def _count_moved(model: nn.Module, aligned: nn.Module) -> int:
-    """How many weights stand elsewhere now."""
-    pairs = zip(model.parameters(), aligned.parameters(), strict=True)
-    return sum(int((one != other).sum()) for one, other in pairs)

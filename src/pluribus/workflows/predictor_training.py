@@ -13,7 +13,6 @@ from ..data.dataset import Data
 from ..deploy.cascading import rows_needed
 from ..deploy.predictor import RECORD, Predictor, load_predictor
 from ..deploy.promises import COVERAGE, promises
-from ..results.store import has_classes
 from ..study.baselines import check_run
 from ..study.judging import figures
 from ..study.run import predictor_of, train
@@ -53,19 +52,17 @@ def train_predictor(
         claim(run, folder, overwrite)
         # A cascade promises on other rows than its ensemble, so it is not made of kept weights.
         if kept is not None and margin is None and (trained := _finished(run, kept)) is not None:
+            predictor, seconds = trained, 0.0
             if (evidence := trained.evidence) is not None:
                 trained.record |= promises(evidence, coverage, risk)
-            trained.save(folder)
-            shutil.rmtree(folder / TRAINING)
-            return trained, 0.0
-        try:
-            ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
-        except Exception:
-            _remove_without_epochs(folder)
-            raise
-        predictor = predictor_of(run, data, ensemble, {}, risk=risk, coverage=coverage, margin=margin)
-        promise = None if has_classes(data.task) else predictor.evidence
-        predictor.record["figures"] = figures(ensemble, data, data.test, promise)
+        else:
+            try:
+                ensemble, _, seconds = train(run, data, folder=folder / TRAINING, **options)
+            except Exception:
+                _remove_without_epochs(folder)
+                raise
+            predictor = predictor_of(run, data, ensemble, {}, risk=risk, coverage=coverage, margin=margin)
+        predictor.record["figures"] = figures(predictor.ensemble, data, data.test, predictor.evidence)
         predictor.save(folder)
         shutil.rmtree(folder / TRAINING)
     return predictor, seconds

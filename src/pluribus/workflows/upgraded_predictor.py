@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from torch import Tensor
 
 from ..data.dataset import Data, NormalisedSplit
 from ..deploy.predictor import RECORD, Predictor, make_predictor
-from ..deploy.promises import plain_promise
+from ..deploy.promises import promises
 from ..study.baselines import check_run, model_spec, start_network
 from ..study.judging import summarise
 from ..study.run import load_one_target
 from ..study.settings import Run
-from ..uncertainty.calibration_maps import Variance
 from ..uncertainty.evaluation import evaluate
 from ..upgrading.outcome import Upgrade
 from ..upgrading.search import upgrade
@@ -62,10 +60,10 @@ def upgrade_predictor(
         task="classification" if found.classes else "gaussian", test=parts["test"], coverage=coverage, risk=risk,
         device=None if run.device == "cpu" else run.device, seed=seed, say=say, **training,
     )  # fmt: skip
-    figures = evaluate(summarise(upgraded.ensemble, found, found.test))
+    figures = evaluate(summarise(upgraded.ensemble, found, found.test, upgraded.evidence))
     about = {"method": upgraded.ensemble.method, "data": data, "figures": figures, "run": run.plain()}
     predictor = make_predictor(model_spec(run, found), found, upgraded.ensemble, about, promise=False)
-    predictor.record |= _around(upgraded)
+    predictor.record |= _around(upgraded, coverage, risk)
     predictor.distance = upgraded.distance
     return predictor, upgraded, [*found.notes]
 
@@ -92,17 +90,12 @@ def check_folder(folder: Path, overwrite: bool) -> None:
         )
 
 
-def _around(upgraded: Upgrade) -> dict[str, Any]:
-    """The scale, the promise and the threshold as plain values."""
-    scaling, promise, threshold = upgraded.calibrated.scaling, upgraded.conformal, upgraded.threshold
-    found: dict[str, Any] = {"scale": scaling.factor if isinstance(scaling, Variance) else scaling.value}
-    if promise is not None:
-        found["conformal"] = plain_promise(promise)
+def _around(upgraded: Upgrade, coverage: float, risk: float) -> dict[str, Any]:
+    """The scale, what is promised and the limit of the distance as plain values."""
+    found: dict[str, Any] = {}
+    if (evidence := upgraded.evidence) is not None:
+        found = {"evidence": evidence.plain(), "scale": evidence.scale, **promises(evidence, coverage, risk)}
     if (distance := upgraded.distance) is not None and upgraded.limit is not None:
         kept = {name: getattr(distance, name) for name in ("kind", "head", "neighbours")}
         found["distance"] = {**kept, "limit": upgraded.limit}
-    if threshold is not None:
-        found["threshold"] = dataclasses.asdict(threshold)
-    elif upgraded.notes:
-        found["no_threshold"] = " ".join(upgraded.notes)
     return found

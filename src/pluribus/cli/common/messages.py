@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,12 @@ def plain_table(head: Sequence[str], rows: Iterable[Sequence[str]], **column: An
     for row in rows:
         table.add_row(*map(safe_text, row))
     return table
+
+
+def next_prediction(out: Path, record: Mapping[str, Any], *more: str) -> str:
+    """The command that asks a predictor; code of its network is named, since a folder cannot name it."""
+    code = ["--model", record["model"]] if record["model"].startswith("python:") else []
+    return shlex.join(["pluribus", "predict", str(out), *code, *more, "FILES"])
 
 
 def say_notes(notes: Iterable[str]) -> None:
