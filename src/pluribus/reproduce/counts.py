@@ -248,7 +248,8 @@ def _not_less(counts: Counts, pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 def mimo_adds_little(counts: Counts) -> list[str]:
     """Where MIMO with three members adds a thousandth of the single network's parameters or operations, or more."""
-    if not {"single", "mimo"} <= counts.keys():
+    one, several = counts.get("single"), counts.get("mimo")
+    if one is None or several is None:
         return []
-    growth = {key: counts["mimo"][key] / counts["single"][key] - 1 for key in ("parameters", "mult_adds")}
+    growth = {key: several[key] / one[key] - 1 for key in ("parameters", "mult_adds")}
     return [f"MIMO adds {100 * share:.3f} % of the {key}" for key, share in growth.items() if share >= 0.001]
