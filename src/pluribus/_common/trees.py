@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,17 +30,16 @@ def as_batch(x: Any) -> Batch:
 
 def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
     """Leaves and structure; dataclasses and namespaces that torch does not know yet are made known."""
-    while unknown := {type(leaf) for leaf in pytree.tree_leaves(tree) if _is_unknown(leaf)}:
-        for kind in unknown:
-            if issubclass(kind, SimpleNamespace):
-                _register_namespace(kind)
-            else:
-                pytree.register_dataclass(kind)
-    return pytree.tree_flatten(tree)
-
-
-def _is_unknown(leaf: Any) -> bool:
-    return isinstance(leaf, SimpleNamespace) or (dataclasses.is_dataclass(leaf) and not isinstance(leaf, type))
+    leaves, structure = pytree.tree_flatten(tree)
+    for leaf in leaves:
+        if isinstance(leaf, SimpleNamespace):
+            _register_namespace(type(leaf))
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            pytree.register_dataclass(type(leaf))
+        else:
+            continue
+        return flatten(tree)
+    return leaves, structure
 
 
 def _register_namespace(kind: type[SimpleNamespace]) -> None:
@@ -70,9 +70,10 @@ def hidden_tensors(leaf: Any, depth: int = 4) -> list[Tensor]:
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """The tensors among the leaves."""
-    if type(tree) is tuple and len(tree) == 2 and type(tree[0]) is tuple and tree[1:] == ({},):  # a batch, as a rule
-        if all(isinstance(leaf, Tensor) for leaf in tree[0]):
-            return list(tree[0])
+    if isinstance(tree, Tensor):
+        return [tree]
+    if type(tree) is tuple and tree[1:] == ({},) and {*map(type, tree[0])} == {Tensor}:  # a batch, as a rule
+        return list(tree[0])
     return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
 
 
@@ -93,7 +94,7 @@ def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
 
 def stack_trees(trees: list[Any]) -> Any:
     """One tree of stacked tensors, (members, ...); of other leaves that differ there is one for each member."""
-    if all(type(tree) is Tensor and tree.shape == trees[0].shape for tree in trees):
+    if {*map(type, trees)} == {Tensor} and len({*map(attrgetter("shape"), trees)}) == 1:
         return torch.stack(trees)
     flat = [flatten(tree) for tree in trees]
     columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
@@ -283,4 +284,4 @@ def have_same_numbers(one: Any, other: Any) -> bool:
 
 def clone(batch: Batch) -> Batch:
     """The batch, which a pass may change in place."""
-    return cast(Batch, map_tensors(batch, lambda t: t.clone()))
+    return cast(Batch, map_tensors(batch, Tensor.clone))

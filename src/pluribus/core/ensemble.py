@@ -120,7 +120,8 @@ class Ensemble(nn.Module):
         return outputs if self.votes is None else repeat_votes(outputs, self.votes)
 
     def _forward(self, batch: Batch, training: bool) -> Any:
-        self.look_once(batch)
+        if self.first_look is not None:
+            self.look_once(batch)
         if training and self.feed.passes_once:
             check_rows_given(self.method, batch)
             if self.runner.rows_agree(batch, tiled=True):

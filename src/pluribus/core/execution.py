@@ -139,7 +139,7 @@ class Runner:
 
     def _in_step(self) -> Members:
         """The members, made again where a user has changed the module."""
-        if self._members is None or (self._members.are_outdated() and not self._members.take_over_()):
+        if self._members is None or (self._members.given.has_changed() and not self._members.take_over_()):
             self._members = Members(self.module, self.size, self.own)
             self._trunk = None
             self._once.clear()
@@ -197,7 +197,7 @@ class Runner:
     def _is_ready(self, members: Members, batch: Batch, per_member: bool) -> bool:
         """Whether the members are in step, and nothing is left to find out about such a batch."""
         key, batch = self._key(), unstack(batch, self.size)[0] if per_member else batch
-        if self.module.training or key not in self._once or members.are_outdated() or not members.are_current():
+        if self.module.training or key not in self._once or members.given.has_changed() or not members.are_current():
             return False  # in training mode `predict` of another thread would change the members' modes for a while
         return members.written.get(members.watched_by((key, per_member), batch)) == []
 
@@ -211,48 +211,60 @@ class Runner:
         if key not in self._once:
             self._look_at_first_batch(members, one, key)
         once = [] if per_member else self._once.get(key, [])  # their inputs differ
-        parts = {part for number in once for part in parts_of(members.parts[number])}
-        batches: Iterable[Batch] = unstack(batch, self.size) if per_member else [batch] * self.size
-        given = [] if per_member else [(tensor, version_of(tensor)) for tensor in tensors_of(batch)]
-        if not per_member and (self._changes_input.get(key, True) or torch.is_inference_mode_enabled()):
-            batches = self._inputs(batch, key)
+        given = [] if per_member else tensors_of(batch)
+        versions = list(map(version_of, given))
         watched = members.watched_by((key, per_member), one)
         is_new = watched not in members.written
-        around: Any = nullcontext()
-        if is_new or members.shared:
-            around = members.watching(self.method, watched, parts)
-        with around:
-            outputs = self._run_members(members, batches, once)
-            if any(version_of(tensor) != version for tensor, version in given):
+        with members.watching(self.method, watched, once) if members.shared else nullcontext():
+            outputs = self._run_members(members, unstack(batch, self.size) if per_member else batch, once, key)
+            if list(map(version_of, given)) != versions:
                 self._refuse_changed_input(key)
-            if is_new and (made := members.names_made()):
-                self._members = None
-                raise ValueError(
-                    f"{self.method}: the model creates the parameters {quote_names(made)} when it runs, so members "
-                    "cannot own them. Run the model on a batch before you make an ensemble of it."
-                )
-        if members.owned_buffers:
+            if is_new:
+                self._refuse_made(members)
+        if is_new:
+            members.written.setdefault(watched, [])
+        if members.owns_buffers:
             members.take_back_(self.method)
         return stack_trees(outputs)
 
-    def _run_members(self, members: Members, batches: Iterable[Batch], once: Sequence[int]) -> list[Any]:
-        """The members' outputs, one after the other; the parts with the numbers `once` run in the first alone."""
+    def _refuse_made(self, members: Members) -> None:
+        known = dict(self.module.named_parameters())
+        made = dict(members.modules[0].named_parameters()).keys() - known.keys()
+        if made:
+            self._members = None
+            raise ValueError(
+                f"{self.method}: the model creates the parameters {quote_names(sorted(made))} when it runs, so members "
+                "cannot own them. Run the model on a batch before you make an ensemble of it."
+            )
+
+    def _run_members(
+        self, members: Members, batch: Batch | list[Batch], once: Sequence[int], key: Hashable
+    ) -> list[Any]:
+        """The members' outputs, one after the other; the parts with the numbers `once` run in the first alone.
+
+        Members get copies of an input that passes change in place; the first one's copy shows whether they do.
+        """
         caches, outputs = is_parametrization_cached(), []
+        counted = not torch.is_inference_mode_enabled()
+        changes = isinstance(batch, list) or (self._changes_input.get(key) if counted else True)  # None: not known yet
         with self._trunk.running(once) if once else nullcontext(SimpleNamespace()) as trunk:  # type: ignore[union-attr]
-            for (trunk.member, member), (args, kwargs) in zip(enumerate(members.modules), batches, strict=True):
+            for trunk.member, member in enumerate(members.modules):
                 if caches:
                     clear_parametrization_cache()  # torch has one for all copies of a module
+                given = batch[trunk.member] if isinstance(batch, list) else batch if changes is False else clone(batch)
                 try:
-                    outputs.append(member(*args, **kwargs))
+                    outputs.append(member(*given[0], **given[1]))
                 except RuntimeError as error:
                     raise explain_error(self.method, error, self.hint) from error.__cause__
+                if changes is None:
+                    self._changes_input[key] = changes = any(map(version_of, tensors_of(given)))
         if caches:
             clear_parametrization_cache()
         return outputs
 
     def _look_at_first_batch(self, members: Members, batch: Batch, key: Hashable) -> None:
         """Find what runs once."""
-        if self.own and all(stored.owned or stored.tensor.numel() == 0 for stored in members.stored):
+        if self.own and not any(stored.tensor.numel() for stored in members.shared):
             self._once[key] = []
             return
         if is_watched():
@@ -273,14 +285,6 @@ class Runner:
             "see the changed one. Pass the input again: from now on each member gets a copy. Or set inplace=False in "
             "the model's first layer."
         )
-
-    def _inputs(self, batch: Batch, key: Hashable) -> Iterator[Batch]:
-        """The batch for each member: a copy for the first, which shows whether passes change their input in place."""
-        yield (first := clone(batch))  # a new tensor counts its changes from zero
-        if not torch.is_inference_mode_enabled():  # where nobody counts them
-            self._changes_input[key] = any(tensor._version for tensor in tensors_of(first))
-        for _ in range(self.size - 1):
-            yield clone(batch) if self._changes_input.get(key, True) else batch
 
     def _traced(self, batch: Batch, per_member: bool) -> Any:
         """The members as one graph: tensors are put in for a while, which a compiler can follow."""

@@ -21,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import is_
-from typing import Any, cast
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,47 +71,43 @@ class Members:
         self.parts = parts_of(module)
         self.given = ModuleSnapshot(self.parts)
         self.modules = replicas(module, size)
-        self.copies = [parts_of(member) for member in self.modules]
-        for part in (part for parts in self.copies for part in parts):
+        self.copies = list(map(parts_of, self.modules))
+        for part in chain.from_iterable(self.copies):
             if isinstance(part, MemberLayer):
                 part.rows = self.rows  # the module's own layers may be in a pass over rows
         self._sources: list[tuple[dict[str, Any], str, MemberTensor]] = []  # every place in the module
-        self.stored = self._find_stored(own)
-        self.owned = [stored for stored in self.stored if stored.owned]
-        self.owned_buffers = [stored for stored in self.owned if stored.buffer]
-        self.buffers = [stored for stored in self.stored if stored.buffer and not stored.owned]  # shared ones
-        self.shared = [stored for stored in self.stored if not stored.owned]
+        self.owned: list[MemberTensor] = []
+        self.shared: list[MemberTensor] = []
+        self.owns_buffers = self.shares_buffers = False
+        self._find_stored(own)
         self._whole: nn.Module | None = None
         self.written: dict[Any, list[MemberTensor]] = {}  # the shared buffers that passes change
-        self.modes: list[bool] = [part.training for part in self.parts]
+        self.modes: list[bool] = []
         self.rest_()
-        if any(type(part).train is not nn.Module.train for part in self.parts):
+        if not {type(part).train for part in self.parts} <= {nn.Module.train}:
             for member in self.modules:
                 clear_caches_(member)
 
-    def _find_stored(self, own: Collection[str]) -> list[MemberTensor]:
+    def _find_stored(self, own: Collection[str]) -> None:
         names = {id(tensor): name for name, tensor in state(self.module)}
         found: dict[int, MemberTensor] = {}
-        count = len(self.parts)
-        every = tables(*self.parts, *(part for parts in self.copies for part in parts))
+        every = tables(*self.parts, *chain.from_iterable(self.copies))
         for number, part in enumerate(self.parts):
-            for kind in (0, 1):  # parameters, buffers
-                source, *held = (each[kind] for each in every[number::count])  # the module's table, and the members'
+            parameters, buffers, _ = zip(*every[number :: len(self.parts)], strict=True)
+            for (source, *held), are_buffers in ((parameters, False), (buffers, True)):  # the module's, the members'
                 for key, tensor in source.items():
                     if tensor is None:
                         continue
-                    name = names[id(tensor)]
-                    new = MemberTensor(name, cast(Tensor, tensor), name in own, kind == 1, part)
-                    stored = found.setdefault(id(tensor), new)
-                    stored.places.append((held, key))
-                    self._sources.append((source, key, stored))
-        return list(found.values())
+                    if id(tensor) not in found:
+                        name = names[id(tensor)]
+                        found[id(tensor)] = new = MemberTensor(name, tensor, name in own, are_buffers, part)
+                        (self.owned if new.owned else self.shared).append(new)
+                        self.owns_buffers |= are_buffers and new.owned
+                        self.shares_buffers |= are_buffers and not new.owned
+                    found[id(tensor)].places.append((held, key))
+                    self._sources.append((source, key, found[id(tensor)]))
 
     # ---------------------------------------------------------------- in step with the module
-
-    def are_outdated(self) -> bool:
-        """Whether a user has changed the module's structure, attributes or hooks since the members were made."""
-        return self.given.has_changed()
 
     def take_over_(self) -> bool:
         """Give the members numbers and words that a user has changed in the module; False if more has changed."""
@@ -126,11 +123,13 @@ class Members:
 
     def are_current(self) -> bool:
         """Whether the members hold the module's tensors, where they are now, and have its modes."""
-        return self._hold_its_tensors() and [part.training for part in self.parts] == self.modes
+        return self._hold_its_tensors() and list(map(attrgetter("training"), self.parts)) == self.modes
 
     def _hold_its_tensors(self) -> bool:
-        same = all(map(is_, map(dict.get, self._held[0], self._held[1]), self._held[2]))
-        return same and _marks(self.owned) == self._marks
+        for table, key, stored in self._sources:
+            if table.get(key) is not stored.tensor:
+                return False
+        return _marks(self.owned) == self._marks
 
     def follow_(self) -> None:
         """Bring the members in step: the module's tensors, slices in the graph where gradients count, and its modes."""
@@ -139,23 +138,27 @@ class Members:
         else:
             self.rest_()
         if torch.is_grad_enabled():
-            learning = [stored for stored in self.owned if stored.tensor.requires_grad]
-            give_pieces_((stored, stored.tensor.unbind(0)) for stored in learning)
-            mark_parameters_(piece for stored in learning if not stored.buffer for piece in stored.pieces)
+            learning, parameters = [], []
+            for stored in self.owned:
+                if stored.tensor.requires_grad:
+                    learning.append((stored, stored.tensor.unbind(0)))
+                    parameters += () if stored.buffer else learning[-1][1]
+            give_pieces_(learning)
+            mark_parameters_(parameters)
 
     def rest_(self) -> None:
         """Give the members the module's modes and tensors: parameters of their own in the stacked ones' memory."""
         for table, key, stored in self._sources:
             stored.tensor = table[key]
-        give_pieces_([*((stored, [stored.tensor] * self.size) for stored in self.shared), *_slices(self.owned)])
-        held = [(table, key, stored.tensor) for table, key, stored in self._sources]
-        self._held = [entry[0] for entry in held], [entry[1] for entry in held], [entry[2] for entry in held]
+        give_pieces_(_slices(self.owned))
+        for stored in self.shared:
+            give_pieces_([(stored, [stored.tensor] * self.size)])
         self._marks = _marks(self.owned)
         self._follow_modes_()
 
     def _follow_modes_(self) -> None:
         """Give the members the module's modes, by their own `train`: some change their weights with it (LoRA)."""
-        if self.modes == (modes := [part.training for part in self.parts]):
+        if self.modes == (modes := list(map(attrgetter("training"), self.parts))):
             return
         self.modes = modes
         for copy in self.copies:
@@ -170,18 +173,18 @@ class Members:
 
     def watched_by(self, key: Hashable, batch: Batch) -> Hashable:
         """What decides which shared buffers a pass changes: the modes, and the kind of batch."""
-        return key, batch_kind(batch) if self.buffers else None
+        return key, batch_kind(batch) if self.shares_buffers else None
 
     @contextmanager
-    def watching(self, method: str, key: Any, but: Collection[nn.Module] = ()) -> Iterator[None]:
+    def watching(self, method: str, key: Any, once: Sequence[int] = ()) -> Iterator[None]:
         """Let shared buffers be each member's for its pass; they change by the mean of what the passes did to them.
 
         Args:
             key: what decides which buffers a pass changes; on the first pass all are watched
-            but: parts that run once, for all members
+            once: the numbers of parts that run once, for all members
         """
-        known = self.written.get(key)
-        apart = known if known is not None else [s for s in self.buffers if s.part not in but]
+        known, but = self.written.get(key), {part for number in once for part in parts_of(self.parts[number])}
+        apart = known if known is not None else [s for s in self.shared if s.buffer and s.part not in but]
         if apart:
             give_pieces_((stored, [stored.tensor.clone() for _ in range(self.size)]) for stored in apart)
         shared = [s for s in self.shared if s not in apart and not (s.buffer and s.part in but)]
@@ -225,9 +228,9 @@ class Members:
     @torch.no_grad()
     def take_back_(self, method: str) -> None:
         """Store owned buffers that a pass has assigned, instead of changing them in place."""
-        for stored in self.owned_buffers:
+        for stored in self.owned:
             now = stored.now()
-            if all(map(is_, now, stored.pieces)):
+            if not stored.buffer or all(map(is_, now, stored.pieces)):
                 continue
             if len({each.shape for each in now}) > 1:
                 raise ValueError(
@@ -270,11 +273,6 @@ class Members:
                 part.rows = Rows()
         return module
 
-    def names_made(self) -> list[str]:
-        """The parameters that the members have made in their passes, which the module does not have."""
-        known = {id(tensor) for stored in self.stored for tensor in (*stored.pieces, stored.tensor)}
-        return [name for name, tensor in self.modules[0].named_parameters() if id(tensor) not in known]
-
 
 def _slices(owned: Sequence[MemberTensor]) -> list[tuple[MemberTensor, Sequence[Tensor]]]:
     """Each member's slices in the memory of the stacked tensors; changes of one are not counted for the others."""
@@ -283,18 +281,23 @@ def _slices(owned: Sequence[MemberTensor]) -> list[tuple[MemberTensor, Sequence[
     found: list[tuple[MemberTensor, Sequence[Tensor]]] = []
     with torch.inference_mode(False), torch.no_grad():
         for stored in owned:
-            tensor, pieces = stored.tensor, [stored.tensor.data[i] for i in range(len(stored.tensor))]
-            learns = tensor.requires_grad and not tensor.is_inference()
-            found.append((stored, pieces if stored.buffer else [nn.Parameter(piece, learns) for piece in pieces]))
+            learns, pieces = stored.tensor.requires_grad and not stored.tensor.is_inference(), []
+            for i in range(len(stored.tensor)):
+                piece = stored.tensor.data[i]
+                pieces.append(piece if stored.buffer else nn.Parameter(piece, learns))
+            found.append((stored, pieces))
     return found
 
 
 def _marks(owned: Sequence[MemberTensor]) -> list[tuple[int, bool]]:
     """Where the stacked tensors' values are, and whether they learn; nothing inside of a transformation."""
-    try:
-        return [(stored.tensor.data_ptr(), stored.tensor.requires_grad) for stored in owned]
-    except RuntimeError:  # it has no address
-        return []
+    marks = []
+    for stored in owned:
+        try:
+            marks.append((stored.tensor.data_ptr(), stored.tensor.requires_grad))
+        except RuntimeError:  # it has no address
+            return []
+    return marks
 
 
 def version_of(tensor: Tensor) -> int:

@@ -27,9 +27,10 @@ def copy_bound(model: nn.Module, value: Any, memos: Iterable[dict[int, Any]]) ->
     Args:
         memos: for each copy what shall stand in it for what, by ids
     """
-    kinds = (dict, list, tuple, FunctionType, partial)
-    holders = [(part, key) for _, part, key, held in attributes_of_parts(model) if isinstance(held, kinds) and held]
-    made = []
+    holders, made = [], []
+    for _, part, key, held in attributes_of_parts(model):
+        if isinstance(held, (dict, list, tuple, FunctionType, partial)) and held:
+            holders.append((part, key))
     for memo in memos:
         made.append(deepcopy(value, memo))
         for part, key in holders:

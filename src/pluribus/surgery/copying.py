@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .._common.torch_private import parts_of, tables
+from .._common.torch_private import tables
 from .closures import copy_bound
 
 
@@ -61,9 +61,11 @@ def duplicate_mapped(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn
 
 
 def _duplicates(model: nn.Module, replacements: Mapping[int, Any], count: int = 1) -> list[nn.Module]:
-    computed = [tensor for tensor in _kept(model) if id(tensor) not in replacements and _has_history(tensor)]
+    computed, memos = without_history(model, replacements), []
+    for _ in range(count):
+        memos.append({**replacements, **computed})
+        computed = dict(zip(computed, map(Tensor.clone, computed.values()), strict=True))
     try:
-        memos = ({**replacements, **{id(tensor): tensor.data.clone() for tensor in computed}} for _ in range(count))
         return copy_bound(model, model, memos)
     except (PickleError, TypeError) as error:
         raise TypeError(
@@ -74,33 +76,28 @@ def _duplicates(model: nn.Module, replacements: Mapping[int, Any], count: int = 
 
 def without_history(model: nn.Module, known: Mapping[int, Any]) -> dict[int, Tensor]:
     """Copies of the tensors that a model has computed from others and kept, by their ids, but for those known."""
-    kept = (tensor for tensor in _kept(model) if id(tensor) not in known)
-    return {id(tensor): tensor.data.clone() for tensor in kept if _has_history(tensor)}
-
-
-def _kept(model: nn.Module) -> list[Tensor]:
-    """The tensors of a model's parts, and those in their other attributes."""
-    return tensors_in([vars(part) for part in parts_of(model)])
-
-
-def _has_history(tensor: Tensor) -> bool:
-    """Whether it was computed from others; torch does not say of a view whose base an optimizer has changed since."""
-    try:
-        return not tensor.is_leaf
-    except RuntimeError:
-        return True
+    copies: dict[int, Tensor] = {}
+    for tensor in tensors_in(model):
+        try:
+            computed = not tensor.is_leaf
+        except RuntimeError:  # torch does not say of a view whose base an optimizer has changed since
+            computed = True
+        if computed and id(tensor) not in known:
+            copies[id(tensor)] = tensor.data.clone()
+    return copies
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in an attribute, in lists and dicts too."""
+    """The tensors in a module or an attribute, in lists, dicts and parts too."""
     found: list[Tensor] = []
     stack, seen = [value], set()
     while stack:
         value = stack.pop()
         if isinstance(value, Tensor):
             found.append(value)
-        elif isinstance(value, (dict, list, tuple)) and id(value) not in seen:
+        elif isinstance(value, (dict, list, tuple, nn.Module)) and id(value) not in seen:
             seen.add(id(value))
+            value = vars(value) if isinstance(value, nn.Module) else value
             stack += value.values() if isinstance(value, dict) else value
     return found
 
@@ -195,8 +192,11 @@ def replicas(model: nn.Module, count: int, shared: Iterable[Any] = ()) -> list[n
     Args:
         shared: further objects that the copies hold as they are
     """
-    generators = [value for part in model.modules() for value in vars(part).values() if isinstance(value, GENERATORS)]
-    known = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared, *generators)}
+    known: dict[int, Any] = {id(each): each for each in (*model.parameters(), *model.buffers(), *shared)}
+    for part in model.modules():
+        for value in vars(part).values():
+            if isinstance(value, GENERATORS):
+                known[id(value)] = value
     return _duplicates(model, known, count)
 
 

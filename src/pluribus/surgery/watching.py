@@ -26,19 +26,37 @@ class ModuleSnapshot:
     """
 
     def __init__(self, parts: Sequence[nn.Module]):
-        # The attributes of parts, their tables and lists, with what they hold.
-        noted: list[tuple[Any, Any]] = [(hooks, hooks.items()) for hooks in _hooks(parts)]
-        values: list[Any] = []
+        self.parts, self.hooks = parts, RemovableHandle.next_id
+        self.sized: list[Any] = []  # dicts and lists, of which the lengths count
+        self.holders: list[Any] = []  # the same, once for each entry
+        self.keys: list[Any] = []
+        self.values: list[Any] = []
+        inside: list[Any] = _hooks(parts)
         for part, own in zip(parts, tables(*parts), strict=True):
-            attributes = {key: value for key, value in vars(part).items() if key not in _OF_EVERY_MODULE}
-            noted += [(vars(part), attributes.items()), (own.children, own.children.items())]
-            values += attributes.values()
-        noted += _inside(values)
-        held = [(holder, key, value) for holder, items in noted for key, value in items]
-        self.sized = [holder for holder, _ in noted]
-        self.holders, self.keys, self.values = ([entry[i] for entry in held] for i in range(3))
-        self.length, self.hooks = sum(map(len, self.sized)), RemovableHandle.next_id
-        self.parts = parts
+            self.sized.append(vars(part))
+            inside.append(own.children)
+            for key, value in vars(part).items():
+                if key not in _OF_EVERY_MODULE:
+                    self.holders.append(vars(part))
+                    self.keys.append(key)
+                    self.values.append(value)
+        inside += self.values
+        seen: set[int] = set()
+        while inside:
+            value = inside.pop()
+            if not isinstance(value, (dict, list)):
+                if isinstance(value, (*PLAIN, Tensor, nn.Module, type)) or not _is_configuration(value):
+                    continue
+                value = vars(value)
+            if id(value) not in seen:
+                seen.add(id(value))
+                self.sized.append(value)
+                keys, values = (value.keys(), value.values()) if isinstance(value, dict) else (range(len(value)), value)
+                self.holders += [value] * len(value)
+                self.keys += keys
+                self.values += values
+                inside += values
+        self.length = sum(map(len, self.sized))
 
     def has_changed(self) -> bool:
         """Whether anything is another object now, or hooks have come."""
@@ -70,29 +88,18 @@ class ModuleSnapshot:
 
 def _hooks(parts: Sequence[nn.Module]) -> list[dict[Any, Any]]:
     """The tables of hooks that are not empty; lists that a library calls hooks are attributes like others."""
-    every = (value for part in parts for key, value in vars(part).items() if "_hooks" in key)
-    return [value for value in every if isinstance(value, dict) and value]
+    found = []
+    for part in parts:
+        for key, value in vars(part).items():
+            if value and "_hooks" in key and isinstance(value, dict):
+                found.append(value)
+    return found
 
 
-def _inside(stack: list[Any]) -> list[tuple[Any, Any]]:
-    """The containers and plain objects among values, and in these, with what they hold."""
-    found: dict[int, tuple[Any, Any]] = {}
-    while stack:
-        value = stack.pop()
-        if not isinstance(value, (dict, list)):
-            if (
-                isinstance(value, (*PLAIN, Tensor, nn.Module, type))
-                or callable(value)
-                or not hasattr(value, "__dict__")
-            ):
-                continue
-            if type(value).__module__.startswith(("torch", "pluribus", "numpy")):
-                continue
-            value = vars(value)
-        if id(value) not in found:
-            found[id(value)] = value, value.items() if isinstance(value, dict) else list(enumerate(value))
-            stack += value.values() if isinstance(value, dict) else value
-    return list(found.values())
+def _is_configuration(value: Any) -> bool:
+    """Whether it is a plain object that holds values, of no class of torch, numpy or ours."""
+    own = not type(value).__module__.startswith(("torch", "pluribus", "numpy"))
+    return own and hasattr(value, "__dict__") and not callable(value)
 
 
 def take_back_(module: nn.Module, copy: nn.Module) -> None:
