@@ -114,7 +114,9 @@ def test_mimo_refuses_rows_that_are_picked_by_their_values():
             made[h[:, 0] > 0] = self.c(h[h[:, 0] > 0])
             return made
 
-    with pytest.raises(ValueError, match="mimo: with the members' inputs side by side .* rows by their values.*pb.deep"):
+    with pytest.raises(
+        ValueError, match="mimo: with the members' inputs side by side .* rows by their values.*pb.deep"
+    ):
         pb.mimo(Picked(), 2, example=X)
 
 

@@ -87,9 +87,9 @@ def test_mc_dropout_is_the_network_in_its_dropout_and_eval_elsewhere():
 
 def test_functional_attention_and_recurrent_dropout_are_active():
     encoder = pb.mc_dropout(Encoder().eval(), 2, example=torch.randn(2, 4, 5))
-    assert {"", "encoder.layers.0.self_attn", "encoder.layers.0.dropout1"} <= encoder.findings.active_dropout
+    assert {"", "encoder.layers.0.self_attn", "encoder.layers.0.dropout1"} <= encoder.active_dropout
     recurrent = pb.mc_dropout(Recurrent(), 2, example=torch.randint(11, (2, 7)))
-    assert recurrent.findings.active_dropout == {"lstm"}
+    assert recurrent.active_dropout == {"lstm"}
     with torch.no_grad():
         x = torch.randint(11, (2, 7))
         outputs = recurrent.eval()(x)

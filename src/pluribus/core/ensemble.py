@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
 
-from .._common.torch_private import parts_of
+from .._common.torch_private import is_transforming, own_saved_tensors, parts_of, run_uncompiled
 from .._common.trees import (
     Batch,
     as_batch,
@@ -38,10 +37,15 @@ from ..uncertainty.outputs import pool
 from ..uncertainty.prediction import Prediction, join_outputs, prediction_of
 from .execution import Runner
 from .feeds import EVERY, Criterion, Feed, row_members
-from .first_look import Findings, look
 from .rows import member_layers
 
 TASKS = ("classification", "binary", "regression", "gaussian")
+
+FIRST = (
+    "the first batch shows what the model drops, or reads of its layers itself, and cannot be looked at inside of one "
+    "graph (torch.export, fullgraph=True) or of torch.func. Call the ensemble, or the member, on a batch once before, "
+    "or give example= to the method"
+)
 
 
 class Ensemble(nn.Module):
@@ -58,7 +62,8 @@ class Ensemble(nn.Module):
         own: names of the tensors that are stacked
         method, settings, notes: what made it, its arguments, and further lines of `explain`
         feed: what the members see in training, one of `core.feeds`
-        first_look: what the method wants to know of the model, found on the first batch
+        first_look: what the method finds out about the model on the first batch, or refuses there: gives lines of
+            `explain`, and may say which dropout stays active
         example: a first batch that is known already, as one call takes it
 
     >>> ensemble = pb.deep(nn.Linear(4, 3), 2)
@@ -79,7 +84,7 @@ class Ensemble(nn.Module):
         settings: Mapping[str, Any] | None = None,
         feed: Feed = EVERY,
         notes: Sequence[str] = (),
-        first_look: Callable[[Ensemble, Batch], Findings] | None = None,
+        first_look: Callable[[Ensemble, Batch], Sequence[str]] | None = None,
         example: Any = None,
     ):
         super().__init__()
@@ -88,7 +93,7 @@ class Ensemble(nn.Module):
         self.feed, self.first_look = feed, first_look
         self.passes = size  # of the network for one prediction; last layers alone are no pass
         self.votes: tuple[int, ...] | None = None  # how often each member counts; None: once (see `subset`)
-        self.findings = Findings()
+        self.active_dropout: Collection[str] = ()  # modules that stay in training mode, found on the first batch
         self.frozen_modules: frozenset[str] = frozenset()  # they stay in eval mode
         self.base = ""  # the hash of all that is shared, where a method has frozen it: it need not be saved
         self._task = "classification"
@@ -244,7 +249,7 @@ class Ensemble(nn.Module):
                 self.runner.busy -= 1
 
     def _is_in_eval_mode(self) -> bool:
-        active = {self.module.get_submodule(name) for name in self.findings.active_dropout}
+        active = {self.module.get_submodule(name) for name in self.active_dropout}
         return not any(part.training and part not in active for part in parts_of(self.module))
 
     @property
@@ -404,7 +409,7 @@ class Ensemble(nn.Module):
             part.training = mode  # a `train` of a class's own runs in the members, which have its tensors
             if isinstance(part, Ensemble):
                 part.train(mode)
-        for name in self.findings.active_dropout:
+        for name in self.active_dropout:
             self.module.get_submodule(name).training = True
         for name in self.frozen_modules:
             for part in parts_of(self.module.get_submodule(name)):
@@ -434,10 +439,14 @@ class Ensemble(nn.Module):
     def _look(self, batch: Batch) -> None:
         if self.first_look is None:  # another thread was faster
             return
-        self.findings = look(self.method, partial(self.first_look, self), batch)
+        if torch.compiler.is_dynamo_compiling():
+            return run_uncompiled(FIRST, self._look, batch)
+        if torch.compiler.is_compiling() or is_transforming():
+            raise ValueError(f"{self.method}: {FIRST}.")
+        with own_saved_tensors():
+            self.notes += self.first_look(self, clone(batch))
         self.first_look = None
-        self.notes += self.findings.notes
-        for name in self.findings.active_dropout:  # and nothing else: parts that a user has set to eval mode stay in it
+        for name in self.active_dropout:  # and nothing else: parts that a user has set to eval mode stay in it
             self.module.get_submodule(name).training = True
 
     @contextmanager

@@ -138,7 +138,8 @@ class Members:
         else:
             self.rest_()
         if torch.is_grad_enabled():
-            learning, parameters = [], []
+            learning: list[tuple[MemberTensor, Sequence[Tensor]]] = []
+            parameters: list[Tensor] = []
             for stored in self.owned:
                 if stored.tensor.requires_grad:
                     learning.append((stored, stored.tensor.unbind(0)))

@@ -24,7 +24,8 @@ class ExportedMembers(nn.Module):
         super().__init__()
         copy = duplicate(ensemble)
         assert isinstance(copy, Ensemble)
-        self.size, self.votes, self.findings, self.module = copy.size, copy.votes, copy.findings, copy.module
+        self.size, self.votes, self.module = copy.size, copy.votes, copy.module
+        self.active_dropout = copy.active_dropout
         self.ensemble = copy if copy.run == "once" or not copy.stacked else None
         if self.ensemble is not None:
             return
@@ -45,7 +46,7 @@ class ExportedMembers(nn.Module):
     def train(self, mode: bool = True) -> ExportedMembers:
         """Set the mode; MC-Dropout's dropout stays active."""
         super().train(mode)
-        for name in self.findings.active_dropout:
+        for name in self.active_dropout:
             self.module.get_submodule(name).training = True
         return self
 

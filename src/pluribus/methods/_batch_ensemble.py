@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import state
-from ..surgery.replacing import expose_weights, restore_
+from ..surgery.replacing import expose_weights
 from ..surgery.selecting import dotted_name, exact_pattern, quote_names
 from .adapted_layers import RankMany, RankOne
-from .building import begin_, check_choice, check_model, check_number, check_size, check_whole
+from .building import add_vectors_, check_choice, check_model, check_number, check_size, check_whole
 from .layer_choice import (
     check_read_inside,
     count_input_channels,
@@ -94,10 +94,12 @@ def batch_ensemble(
     names = leave_out_read("batch_ensemble", model, names, where, example)
     biases = {dotted_name(name, "bias") for name in names}
     refuse_hidden("batch_ensemble", model, {name: tensor for name, tensor in state(model) if name in biases})
-    for name in names:
-        _rank_one_(model.get_submodule(name), size, init, std, generator)
-    for name in names if rank > 1 else ():  # after all of the first pairs, which are then those of rank 1
-        _more_ranks_(model.get_submodule(name), rank, init, std, generator)
+    drawn = {name: _draw_pair(model.get_submodule(name), size, init, std, generator) for name in names}
+    for name, (r, s) in drawn.items():  # further pairs after all of the first ones, which are then those of rank 1
+        layer = model.get_submodule(name)
+        if rank > 1:
+            r, s = _add_pairs(r, s, rank, init, std, generator)
+        add_vectors_(layer, r, s, RankOne if rank == 1 else RankMany)
     own = [dotted_name(name, key) for name in names for key in ("r", "s")]
     own += [dotted_name(name, "b") for name in names if model.get_submodule(name).b is not None]
     settings = {"rank": rank, "init": init, "std": std, "where": exact_pattern(names)}
@@ -112,30 +114,19 @@ def batch_ensemble(
 # -------------------------------------------------------------------- rank-1 vectors
 
 
-def _rank_one_(layer: nn.Module, size: int, init: str, std: float, generator: torch.Generator | None) -> None:
-    weight = cast(Tensor, layer.weight)
-    outputs = count_output_channels(layer)
-
-    def draw(channels: int) -> nn.Parameter:
-        normal = torch.randn(size, channels, generator=generator)
-        drawn = 1 + std * normal if init == "normal" else normal.sign()
-        return nn.Parameter(drawn.to(weight.device, weight.dtype))
-
-    layer.r, layer.s = draw(count_input_channels(layer)), draw(outputs)
-    bias = cast("nn.Parameter | None", layer.bias)
-    layer.register_parameter(
-        "b", None if bias is None else nn.Parameter(bias.detach().repeat(size, 1), bias.requires_grad)
-    )
-    layer.register_parameter("bias", None)
-    begin_(layer, RankOne)
+def _draw_pair(
+    layer: nn.Module, size: int, init: str, std: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """r and s of a layer, (members, channels)."""
+    channels = count_input_channels(layer), count_output_channels(layer)
+    r, s = (torch.randn(size, count, generator=generator) for count in channels)
+    return (1 + std * r, 1 + std * s) if init == "normal" else (r.sign(), s.sign())
 
 
-def _more_ranks_(layer: nn.Module, rank: int, init: str, std: float, generator: torch.Generator | None) -> None:
-    """Put further pairs below the first one: s_k = 0, so that they begin to count as they learn."""
-    r, s = cast(Tensor, layer.r).detach(), cast(Tensor, layer.s).detach()
-    normal = torch.randn(r.shape[0], rank - 1, r.shape[1], generator=generator).to(r)
+def _add_pairs(
+    r: Tensor, s: Tensor, rank: int, init: str, std: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Further pairs below the first, (members, rank, channels): s_k = 0, so that they begin to count as they learn."""
+    normal = torch.randn(r.shape[0], rank - 1, r.shape[1], generator=generator)
     more = std * normal if init == "normal" else normal.sign()
-    layer.r = nn.Parameter(torch.cat([r[:, None], more], 1))
-    layer.s = nn.Parameter(torch.cat([s[:, None], s.new_zeros(s.shape[0], rank - 1, s.shape[1])], 1))
-    restore_(layer, RankOne)
-    begin_(layer, RankMany)
+    return torch.cat([r[:, None], more], 1), torch.cat([s[:, None], s.new_zeros(s.shape[0], rank - 1, s.shape[1])], 1)

@@ -16,7 +16,7 @@ from ..surgery.replacing import expose_weights
 from ..surgery.selecting import exact_pattern, pick, quote_names
 from .adapted_layers import LowRank, is_transposed, outputs_first
 from .building import begin_, check_model, check_number, check_size, check_whole
-from .layer_choice import check_read_inside, heads_of
+from .layer_choice import check_read_inside, heads_of, refuse_tied
 from .method_info import Paper, method_info
 
 FUSED = re.compile(r"(.*\.)?(qkv|qkv_proj|Wqkv|c_attn|in_proj)")  # queries, keys and values below each other
@@ -79,7 +79,8 @@ def lora(
     alpha = rank if alpha is None else check_number("lora", "alpha", alpha, positive, lambda v: 0 < v < math.inf)
     gain = check_number("lora", "gain", gain, positive, lambda v: 0 < v < math.inf)
     model = expose_weights(check_model("lora", model))
-    last = _heads(model, example) if heads else []
+    last = heads_of(model, None, example) if heads else []
+    refuse_tied("lora", model, last, "Leave heads= out.")
     if last and not any(_is_linear(part) for name, part in model.named_modules() if name not in last):
         last = []  # the only linear layer, as in many convolutional networks: it gets matrices instead of copies
     names = _choose_projections(model, where, last)
@@ -144,15 +145,6 @@ def _pieces(layer: str, names: list[str], model: nn.Module) -> tuple[tuple[int, 
     parts = _parts(layer, model)
     each = outputs // len(parts)
     return tuple((i * each, (i + 1) * each) for i, part in enumerate(parts) if part in names)
-
-
-def _heads(model: nn.Module, example: Any) -> list[str]:
-    heads = heads_of(model, None, example)
-    for name, every in aliases(model).items():
-        inside = [place.rpartition(".")[0] in heads for place in every]
-        if any(inside) and not all(inside):
-            raise ValueError(f"lora: {name!r} of the last layer is tied to the rest of the model. Leave heads= out.")
-    return heads
 
 
 def _is_linear(part: nn.Module) -> bool:

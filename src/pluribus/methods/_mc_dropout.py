@@ -14,7 +14,6 @@ from .._common.torch_private import NormBase
 from .._common.trees import Batch, are_close, clone, tensors_of
 from ..core.ensemble import Ensemble
 from ..core.feeds import ONCE
-from ..core.first_look import Findings
 from ..surgery.calling import track_modules
 from ..surgery.copying import duplicate
 from ..surgery.direct_reads import find_bypassed
@@ -51,7 +50,7 @@ def set_rate_(module: nn.Module, rate: float) -> None:
         module.dropout = rate  # type: ignore[assignment]
 
 
-def find_dropout(ensemble: Ensemble, batch: Batch) -> Findings:
+def find_dropout(ensemble: Ensemble, batch: Batch) -> list[str]:
     """Find everything that drops in training, and keep it in training mode: so it drops in eval mode too.
 
     A module that calls dropout as a function, or attention with a rate, must do nothing else in that mode.
@@ -73,7 +72,8 @@ def find_dropout(ensemble: Ensemble, batch: Batch) -> Findings:
             "output even without dropout, so more than dropout would be active. Use nn.Dropout modules instead of "
             "dropout called as a function."
         )
-    return Findings(frozenset(found), [f"dropout in {len(found)} modules: {quote_names(found, 6)}"])
+    ensemble.active_dropout = frozenset(found)
+    return [f"dropout in {len(found)} modules: {quote_names(found, 6)}"]
 
 
 def droppers(model: nn.Module, batch: Batch) -> dict[str, float]:

@@ -26,7 +26,6 @@ from .._common.trees import (
 from ..core.ensemble import Ensemble
 from ..core.execution import Runner
 from ..core.feeds import sum_losses
-from ..core.first_look import Findings
 from ..core.rows import MemberLayer, locate_rows_
 from ..surgery.calling import check_example, evaluation_mode
 from ..surgery.closures import refuse_hidden
@@ -289,11 +288,11 @@ def _capture_inputs(module: nn.Module, names: Sequence[str], batch: Batch) -> di
     return seen
 
 
-def _check_reads(ensemble: Ensemble, batch: Batch) -> Findings:
+def _check_reads(ensemble: Ensemble, batch: Batch) -> list[str]:
     """On a first batch, where there was no example to look at."""
     made = cast(MimoEnsemble, ensemble)
     _refuse_reads(made.subnetwork(0), made.first, made.last, batch)
-    return Findings()
+    return []
 
 
 def _refuse_reads(model: nn.Module, first: Sequence[str], last: Sequence[str], batch: Batch) -> None:

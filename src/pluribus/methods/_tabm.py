@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from ..core.ensemble import Ensemble
 from ..core.feeds import TILE
 from ..surgery.closures import refuse_hidden
-from ..surgery.copying import aliases, assign_, state
+from ..surgery.copying import assign_, state
 from ..surgery.initial_laws import Laws, reinitialize
 from ..surgery.replacing import expose_weights
 from ..surgery.selecting import dotted_name, exact_pattern, pick, quote_names
 from .adapted_layers import OwnHead, RankOne
-from .building import begin_, check_choice, check_model, check_number, check_size
+from .building import add_vectors_, begin_, check_choice, check_model, check_number, check_size
 from .layer_choice import (
     check_read_inside,
     count_input_channels,
@@ -25,6 +25,7 @@ from .layer_choice import (
     heads_of,
     layers_of,
     leave_out_read,
+    refuse_tied,
 )
 from .method_info import Paper, method_info
 from .warm_start import SHARES, warn_if_trained
@@ -109,7 +110,10 @@ def tabm(
     start = _draw_first(first, size, init, chunks, std, generator)
     _own_heads_(model, heads, [name for name in owned if name in found], size, std, generator)
     for name in names:
-        _adapt_(model.get_submodule(name), size, start if name == names[0] else None, variant)
+        layer = model.get_submodule(name)
+        r = start if name == names[0] else torch.ones(size, count_input_channels(layer))
+        add_vectors_(layer, r, torch.ones(size, count_output_channels(layer)) if variant == "full" else None, RankOne)
+        layer.fast = ()  # type: ignore[assignment]  # the paper trains them as it trains weights
     own = [dotted_name(name, key) for name in names for key in ("r", "s", "b")]
     own = [*(name for name in own if name in dict(state(model))), *(name for name in owned if name in found)]
     settings = {"variant": variant, "where": exact_pattern(names), "head": exact_pattern(heads)}
@@ -134,13 +138,7 @@ def _choose_layers(
             f"{type(model.get_submodule(others[0])).__name__}. Name a linear layer with head=, or use "
             "pb.batch_ensemble."
         )
-    for tied in aliases(model).values():
-        inside = [name.rpartition(".")[0] in heads for name in tied]
-        if any(inside) and not all(inside):
-            raise ValueError(
-                f"tabm: heads must be linear layers of their own, but {quote_names(tied)} are tied. Untie them, or use "
-                "pb.batch_ensemble."
-            )
+    refuse_tied("tabm", model, heads, "Untie them, or use pb.batch_ensemble.")
     names = [name for name in layers_of("tabm", model, None, example, per_row=True) if name not in heads]
     if where is not None:
         names = pick("tabm", where, names)
@@ -181,23 +179,3 @@ def _own_heads_(
     assign_(model, stacked)
     for name in heads:
         begin_(model.get_submodule(name), OwnHead)
-
-
-def _adapt_(layer: nn.Module, size: int, start: Tensor | None, variant: str) -> None:
-    """Give a layer r, s and b, or r alone; r is `start`, or ones."""
-    weight = cast(Tensor, layer.weight)
-
-    def parameter(value: Tensor) -> nn.Parameter:
-        return nn.Parameter(value.to(weight.device, weight.dtype))
-
-    layer.r = parameter(torch.ones(size, count_input_channels(layer)) if start is None else start)
-    layer.register_parameter("s", None)
-    layer.register_parameter("b", None)
-    if variant == "full":
-        layer.s = parameter(torch.ones(size, count_output_channels(layer)))
-        bias = cast("nn.Parameter | None", layer.bias)
-        if bias is not None:
-            layer.b = nn.Parameter(bias.detach().repeat(size, 1), bias.requires_grad)
-        layer.register_parameter("bias", None)
-    begin_(layer, RankOne)
-    layer.fast = ()  # type: ignore[assignment]  # the paper trains them as it trains weights

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.ensemble import Ensemble
 from ..core.rows import MemberLayer
@@ -159,6 +159,20 @@ def check_model(method: str, model: Any, *, nests: bool = False) -> nn.Module:
 def check_whole(method: str, name: str, value: Any) -> int:
     """The value, if it is a whole number from 1 on."""
     return int(check_number(method, name, value, "a whole number of at least 1", lambda v: v >= 1 and v == v // 1))
+
+
+def add_vectors_(layer: nn.Module, r: Tensor, s: Tensor | None, mixin: type) -> None:
+    """Give a layer vectors of each member's own, (members, ..., channels): r, and with s its bias as well, as b."""
+    weight, bias = cast(Tensor, layer.weight), cast("nn.Parameter | None", layer.bias)
+    for name, vectors in (("r", r), ("s", s)):
+        given = None if vectors is None else nn.Parameter(vectors.to(weight.device, weight.dtype))
+        layer.register_parameter(name, given)
+    layer.register_parameter("b", None)
+    if s is not None:
+        if bias is not None:
+            layer.b = nn.Parameter(bias.detach().repeat(len(r), 1), bias.requires_grad)
+        layer.register_parameter("bias", None)
+    begin_(layer, mixin)
 
 
 def begin_(layer: nn.Module, mixin: type) -> None:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from .._common.trees import Batch, as_batch
 from ..core.ensemble import Ensemble
-from ..core.first_look import Findings
 from ..core.rows import member_layers
 from ..surgery.calling import call_order, check_example
+from ..surgery.copying import aliases
 from ..surgery.dataflow import find_exits
 from ..surgery.direct_reads import find_bypassed, find_direct_reads
 from ..surgery.probing import find_layouts
@@ -95,39 +95,45 @@ def _declared_heads(model: nn.Module) -> list[str]:
     return [name for name, layer in weighted_layers(model).items() if any(layer is part for part in parts)]
 
 
-def check_heads(ensemble: Ensemble, batch: Batch, heads: list[str]) -> Findings:
+def refuse_tied(method: str, model: nn.Module, heads: Collection[str], advice: str) -> None:
+    """Refuse heads of which a tensor is also another layer's: members cannot own it alone."""
+    for tied in aliases(model).values():
+        inside = [name.rpartition(".")[0] in heads for name in tied]
+        if any(inside) and not all(inside):
+            raise ValueError(f"{method}: {quote_names(sorted(tied))}, of the last layer and others, are tied. {advice}")
+
+
+def check_heads(ensemble: Ensemble, batch: Batch, heads: list[str]) -> list[str]:
     """On a first batch: the output must come from the heads."""
     try:
         found = find_exits(expose_weights(ensemble.member(0)), batch[1] or batch[0])
     except ImportError:  # a torch in which flow cannot be followed
-        return Findings(notes=["whether the output comes from the heads could not be checked with this torch"])
+        return ["whether the output comes from the heads could not be checked with this torch"]
     if not set(found) & set(heads):
         raise ValueError(
             f"multihead: the last layer that the model defines is {quote_names(heads)}, but its output comes from "
             f"{quote_names(found)}. Give where={exact_pattern(found)!r}, or example=x."
         )
     others = sorted(set(found) - set(heads))
-    return Findings(
-        notes=[f"the output comes from {quote_names(others)} too, which all members share"] if others else []
-    )
+    return [f"the output comes from {quote_names(others)} too, which all members share"] if others else []
 
 
-def check_all_called(ensemble: Ensemble, batch: Batch) -> Findings:
+def check_all_called(ensemble: Ensemble, batch: Batch) -> list[str]:
     """On a first batch: a layer whose weights are read without calling it would ignore what members own."""
     return _check_reads(ensemble, lambda plain, names: find_bypassed(plain, names, batch))
 
 
-def check_read_inside(ensemble: Ensemble, batch: Batch, keys: Collection[str] = ("weight", "bias")) -> Findings:
+def check_read_inside(ensemble: Ensemble, batch: Batch, keys: Collection[str] = ("weight", "bias")) -> list[str]:
     """On a first batch: what members have of their own must not be read outside of its layer."""
     return _check_reads(ensemble, lambda plain, names: find_direct_reads(plain, names, batch, keys))
 
 
-def _check_reads(ensemble: Ensemble, find: Callable[[nn.Module, list[str]], list[str]]) -> Findings:
+def _check_reads(ensemble: Ensemble, find: Callable[[nn.Module, list[str]], list[str]]) -> list[str]:
     member = ensemble.member(0)
     names = [name for name, layer in member_layers(member).items() if not isinstance(layer, OwnHead)]
     remove_members_(member)
     refuse_reads(ensemble.method, find(member, names))
-    return Findings()
+    return []
 
 
 def leave_out_read(method: str, model: nn.Module, names: list[str], where: str | None, example: Any) -> list[str]:

@@ -28,8 +28,8 @@ def copy_bound(model: nn.Module, value: Any, memos: Iterable[dict[int, Any]]) ->
         memos: for each copy what shall stand in it for what, by ids
     """
     holders, made = [], []
-    for _, part, key, held in attributes_of_parts(model):
-        if isinstance(held, (dict, list, tuple, FunctionType, partial)) and held:
+    for _, part, key, value_ in attributes_of_parts(model):
+        if isinstance(value_, (dict, list, tuple, FunctionType, partial)) and value_:
             holders.append((part, key))
     for memo in memos:
         made.append(deepcopy(value, memo))

@@ -65,7 +65,7 @@ def _adapted_class(mixin: type, base: type) -> type:
         "_made_of": ((mixin, *mixins), layer),
         "__reduce_ex__": lambda self, protocol: (_blank_layer, type(self)._made_of, self.__getstate__()),
     }
-    name = list(signature(base.forward).parameters)[1]  # after self
+    name = list(signature(base.forward).parameters)[1]  # type: ignore[attr-defined]  # after self
     if name != "input":  # as mixins and torch's layers call it
 
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

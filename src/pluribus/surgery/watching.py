@@ -91,7 +91,7 @@ def _hooks(parts: Sequence[nn.Module]) -> list[dict[Any, Any]]:
     found = []
     for part in parts:
         for key, value in vars(part).items():
-            if value and "_hooks" in key and isinstance(value, dict):
+            if "_hooks" in key and isinstance(value, dict) and value:
                 found.append(value)
     return found
 
