@@ -11,7 +11,6 @@ from pluribus._common.trees import as_batch
 from pluribus.core.rows import locate_rows_
 from pluribus.methods.adapted_layers import Masked
 from pluribus.surgery.dataflow import find_entrances, find_exits
-from pluribus.surgery.direct_reads import find_bypassed
 from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_
 
@@ -109,15 +108,6 @@ def test_layer_that_reads_no_row_is_left_out_where_an_example_shows_it(method):
     ensemble = pb.METHODS[method](Table(3), 3, example=torch.randn(2, 6)).train()
     assert not any(name.startswith("inner") for name in ensemble.own)
     assert ensemble.loss(torch.randn(5, 6), torch.randint(3, (5,)), F.cross_entropy).isfinite()
-
-
-def test_probing_leaves_mode_and_statistics_alone():
-    model = Seen(lambda x: x.transpose(0, 1))
-    model.words = nn.BatchNorm1d(4)
-    layout(model, torch.ones(3, 4, 6))
-    assert model.training
-    assert model.words.num_batches_tracked == 0
-    assert not model.layer._forward_pre_hooks
 
 
 # -------------------------------------------------------------------- where the input enters
@@ -241,26 +231,3 @@ def test_looking_leaves_the_model_alone(look):
     assert model.norm.num_batches_tracked == 0
     assert all(p.requires_grad for p in model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-# -------------------------------------------------------------------- weights that are read without a call
-
-
-class Reader(nn.Module):
-    """Reads a child's weight itself; another child is not used at all."""
-
-    def __init__(self):
-        super().__init__()
-        self.read, self.idle, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, 4) -> (batch, 2)."""
-        return self.head(F.linear(x, self.read.weight))
-
-
-def test_layer_whose_weight_is_read_without_a_call_is_found():
-    names, batch = ["read", "idle", "head"], as_batch(torch.randn(2, 4))
-    assert find_bypassed(Reader(), names, batch) == ["read"]
-    assert find_bypassed(Reader(), ["head"], batch) == []
-    with torch.no_grad():
-        assert find_bypassed(Reader(), names, batch) == ["read"]
