@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from .._common.timing import race
 from .._common.trees import Batch, device_of, map_tensors, tensors_of
-from ..surgery.calling import restore_on_error
 
 Runs = Mapping[str, Callable[[Batch], Any]]
 
@@ -91,7 +90,7 @@ def fastest(module: nn.Module, batch: Batch, runs: Runs, training: bool) -> Back
 
     with torch.random.fork_rng():
         try:
-            able = {str(backend): backend for backend in backends if _works(module, backend, once)}
+            able = {str(backend): backend for backend in backends if _works(backend, once)}
             if not able:
                 return backends[0]._replace(why="no backend works")
             timed = {name: partial(once, backend) for name, backend in able.items()}
@@ -123,10 +122,9 @@ class Weights:
                 parameter.data = last if channels_last else plain
 
 
-def _works(module: nn.Module, backend: Backend, once: Callable[[Backend], None]) -> bool:
+def _works(backend: Backend, once: Callable[[Backend], None]) -> bool:
     try:
-        with restore_on_error(list(module.buffers())):
-            once(backend)
+        once(backend)
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         return False
     return True

@@ -111,16 +111,10 @@ def masksembles(
     before = {name: _count_masked(model.get_submodule(name), after) for name in names}
     if capacity is not None:
         model, widths = _grow(model, size, scale, capacity, example, names, widths, generator)
-    full: list[bool] = []
-    for name in names:
-        layer = model.get_submodule(name)
-        channels = _count_masked(layer, after)
-        ones = None if capacity is None else _ones(capacity * before[name], channels, size)
-        mask = sampler.masks(channels, size, scale if ones is None else None, capacity=ones, generator=generator)
-        full.append(bool(mask.all()))
-        layer.register_buffer("mask", mask.to(cast(Tensor, layer.weight)))
-        begin_(layer, MaskedAfter if after else Masked)
-    if size > 1 and scale > 1 and all(full):
+    channels = {name: _count_masked(model.get_submodule(name), after) for name in names}
+    ones = None if capacity is None else {name: capacity * before[name] for name in names}
+    masks = _draw_masks(channels, size, scale, ones, generator)
+    if size > 1 and scale > 1 and all(mask.all() for mask in masks.values()):
         raise ValueError(
             f"masksembles: every mask is all ones, because the widths of {quote_names(names, 6)} cannot grow or are "
             "too small: all members would be the same. Choose other layers with where=, or leave capacity= out."
@@ -129,7 +123,7 @@ def masksembles(
     settings |= {"widths": widths and widths.to_json(), "after": after, "repeat": repeat}
     notes = [f"masks {'after' if after else 'before'} {len(names)} layers: {quote_names(names, 6)}"]
     notes += note_left_out(model, names, example, where)
-    own = [dotted_name(name, "mask") for name in names]
+    own = _add_masks_(model, masks, MaskedAfter if after else Masked)
     return Ensemble(
         model, size, own, method="masksembles", settings=settings, feed=TILE if repeat else SHARE, notes=notes,
         first_look=check_all_called, example=example,
@@ -176,8 +170,25 @@ def _grow(
     return rebuild(model, widths, generator), widths
 
 
-def _ones(wanted: float, width: int, size: int) -> int:
-    return min(max(round(wanted), -(-width // size), 1), width)
+def _draw_masks(
+    widths: Mapping[str, int], size: int, scale: float, ones: Mapping[str, float] | None,
+    generator: torch.Generator | None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Masks of layers of these widths, (members, channels), with as many ones as the scale or `ones` asks for."""
+    drawn = {}
+    for name, width in widths.items():
+        kept = None if ones is None else min(max(round(ones[name]), -(-width // size), 1), width)
+        drawn[name] = sampler.masks(width, size, scale if kept is None else None, capacity=kept, generator=generator)
+    return drawn
+
+
+def _add_masks_(model: nn.Module, masks: Mapping[str, Tensor], mixin: type) -> list[str]:
+    """Give layers their masks; the names of these."""
+    for name, mask in masks.items():
+        layer = model.get_submodule(name)
+        layer.register_buffer("mask", mask.to(cast(Tensor, layer.weight)))
+        begin_(layer, mixin)
+    return [dotted_name(name, "mask") for name in masks]
 
 
 # -------------------------------------------------------------------- for plans
@@ -190,7 +201,7 @@ def _candidates(request: PlanRequest) -> Iterator[Candidate]:
     masked = partial(_with_empty_masks, view, names)
     for size, scale in itertools.product(request.sizes, scales):  # the network keeps its widths
         capacity, width = _kept_share(view, names, scale, size, parameters)
-        masks = _draw_masks(view, names, size, scale)
+        masks = _usual_masks(view, names, size, scale)
         iou = sampler.expected_iou(scale)
         yield Candidate({"scale": scale}, size, family=masked, capacity=capacity, width=width, iou=iou, masks=masks)
     for capacity, size, scale in itertools.product(request.options["capacities"], request.sizes, scales):  # layers grow
@@ -200,27 +211,17 @@ def _candidates(request: PlanRequest) -> Iterator[Candidate]:
 def _with_empty_masks(view: nn.Module, names: Sequence[str], size: int) -> Ensemble:
     """As `masksembles`, with masks that have no values."""
     model = duplicate(view)
-    for name in names:
-        layer = model.get_submodule(name)
-        weight = cast(Tensor, layer.weight)
-        layer.register_buffer(
-            "mask", torch.ones(size, count_input_channels(layer), dtype=weight.dtype, device=weight.device)
-        )
-        begin_(layer, Masked)
-    return Ensemble(model, size, [dotted_name(name, "mask") for name in names], method="masksembles", feed=SHARE)
+    ones = {name: torch.ones(size, count_input_channels(model.get_submodule(name))) for name in names}
+    return Ensemble(model, size, _add_masks_(model, ones, Masked), method="masksembles", feed=SHARE)
 
 
-def _draw_masks(
+def _usual_masks(
     model: nn.Module, names: Sequence[str], size: int, scale: float, ones: Mapping[str, float] | None = None
 ) -> dict[str, Tensor]:
     """Masks such as `masksembles` draws, always the same: (members, channels) of each layer."""
-    chance, found = torch.Generator().manual_seed(0), {}
-    for name in names:
-        channels = count_input_channels(model.get_submodule(name))
-        kept = None if ones is None else _ones(ones[name], channels, size)
-        drawn = sampler.masks(channels, size, scale if kept is None else None, capacity=kept, generator=chance)
-        found[name] = drawn.bool()
-    return found
+    widths = {name: count_input_channels(model.get_submodule(name)) for name in names}
+    drawn = _draw_masks(widths, size, scale, ones, torch.Generator().manual_seed(0))
+    return {name: mask.bool() for name, mask in drawn.items()}
 
 
 def _kept_share(view: nn.Module, names: Sequence[str], scale: float, size: int, parameters: int) -> tuple[float, float]:
@@ -256,5 +257,5 @@ def _grown_candidate(
     ones = {name: capacity * count_input_channels(view.get_submodule(name)) for name in names}
     return Candidate(
         settings, size, family=masked, network=wide, capacity=used, width=capacity,
-        iou=sampler.expected_iou(scale), masks=_draw_masks(wide, names, size, scale, ones), expected=True,
+        iou=sampler.expected_iou(scale), masks=_usual_masks(wide, names, size, scale, ones), expected=True,
     )  # fmt: skip

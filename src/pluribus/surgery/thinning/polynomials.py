@@ -62,7 +62,6 @@ class Terms:
         self.index: dict[tuple[str, tuple[Term, ...]], int] = {}
         self.measured: set[int] = set()  # symbols that are sizes of tensors, or quotients of such
         self.solved: dict[int, Term] = {}
-        self.why: dict[int, str] = {}  # where the equation that solved a symbol came from
         self.left: dict[Term, str] = {}  # equations (term = 0) that solve no symbol, and where they came from
         self._quotients: dict[tuple[Term, Term], Term] = {}
         self._busy: set[int] = set()
@@ -138,7 +137,7 @@ class Terms:
         for symbol, coefficient in self._candidates(term):
             rest = add(term, (((symbol,), coefficient),), -1)
             if symbol not in self.free(rest):
-                self.solved[symbol], self.why[symbol] = multiply(constant_term(-coefficient), rest), where
+                self.solved[symbol] = multiply(constant_term(-coefficient), rest)
                 return True
         self.left.setdefault(term, where)
         return False
