@@ -249,6 +249,26 @@ def test_packed_keeps_the_outputs_of_a_router(rank):
     assert len(reached) > 4  # with four outputs the others would never learn
 
 
+def test_packed_names_projections_that_keep_their_outputs():
+    class Heads(nn.Module):
+        """Queries and keys are split by numbers in the code, values are not."""
+
+        def __init__(self):
+            super().__init__()
+            self.enter, self.leave = nn.Linear(4, 16), nn.Linear(16, 3)
+            self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+        def forward(self, x):
+            h = self.enter(x).relu()
+            q, k = (layer(h).view(len(h), -1, 4, 4).transpose(1, 2) for layer in (self.q, self.k))
+            return self.leave(((q @ k.mT).softmax(-1).mean(1) @ self.v(h)).mean(1))
+
+    ensemble = pb.packed(Heads(), 4, 2, example=torch.randn(3, 5, 4))
+    shapes = {name: tuple(layer.weight.shape) for name, layer in ensemble.member(0).named_children()}
+    assert shapes == {"enter": (8, 4), "leave": (3, 8), "q": (16, 8), "k": (16, 8), "v": (8, 8)}
+    assert "'q', 'k' keep their outputs, tied to numbers in the model's code" in ensemble.explain()
+
+
 def test_packed_cuts_widths_whose_greatest_value_alone_is_used():
     class Maximum(nn.Module):
         def __init__(self):

@@ -15,6 +15,7 @@ from ..core.ensemble import Ensemble
 from ..surgery.calling import check_example
 from ..surgery.closures import refuse_hidden
 from ..surgery.copying import duplicate, state
+from ..surgery.dataflow import find_exits
 from ..surgery.initial_laws import Laws, draw_anew_
 from ..surgery.initialization import resize_evenly
 from ..surgery.selecting import CONVOLUTIONS, dotted_name, matches, pick, quote_names, weighted_layers
@@ -190,7 +191,7 @@ def packed(
     if widths is None and not math.isclose(factor, 1):
         widths = _solve_thin_widths(model, example, factor, groups)
     notes = _thinning_notes(model, widths)
-    followed = list(widths.followed) if widths else []
+    followed = [*widths.followed, *_note_kept_outputs(model, widths, example)] if widths else []
     if strict and notes:
         raise ValueError(
             f"packed: size {size} with alpha {alpha:g} and gamma {gamma} needs divisible hidden widths, but "
@@ -284,3 +285,19 @@ def _thinning_notes(model: nn.Module, widths: Widths | None) -> list[str]:
         if widths.sizes.get(dotted_name(name, "weight")) == tuple(cast(Tensor, layer.weight).shape):
             notes.append(f"layer {name!r} {KEPT}, tied to numbers in the model's code or not reached by the example")
     return notes
+
+
+def _note_kept_outputs(model: nn.Module, widths: Widths, example: Any) -> list[str]:
+    """A line about layers that read fewer channels but make as many, although they do not give the model's output."""
+    kept = []
+    for name, layer in weighted_layers(model).items():
+        before, after = tuple(cast(Tensor, layer.weight).shape), widths.sizes.get(dotted_name(name, "weight"))
+        dim = 1 if getattr(layer, "transposed", False) else 0
+        ranked = any(note.startswith(f"{before[dim]} outputs that the model ranks") for note in widths.followed)
+        if after is not None and after != before and after[dim] == before[dim] > 1 and not ranked:
+            kept.append(name)
+    if len(kept) < 2 or example is None:  # one gives the output
+        return []
+    exits = find_exits(model, example)
+    names = [name for name in kept if name not in exits]
+    return [f"{quote_names(names, 6)} keep their outputs, tied to numbers in the model's code"] if names else []
