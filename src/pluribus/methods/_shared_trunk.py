@@ -159,8 +159,6 @@ def treenet(
         for name, names in every.items()
         if name not in own and any(matches(branch, n) for n in names)
     ]
-    if _is_one_layer(model, own):
-        notes.append("members own only the last layer: this is the ensemble that multihead makes")
     return make_branches("treenet", model, size, own, {"branch": branch}, notes, init, generator, freeze_trunk, noise)
 
 
@@ -168,15 +166,6 @@ def _warn_of_fresh(method: str, model: nn.Module, trained: Any, init: Init, free
     """Warn that branches are drawn anew over a trained trunk, which their first gradients tear apart."""
     if init == "different" and not freeze_trunk:
         warn_if_trained(method, model, trained, "training the redrawn parts may damage the trunk")
-
-
-def _is_one_layer(model: nn.Module, own: Sequence[str]) -> bool:
-    """Whether the tensors are those of the network's last layer, the one that multihead would take."""
-    layers = {name.rpartition(".")[0] for name in own}
-    try:
-        return len(layers) == 1 and layers == set(heads_of(model, None, None))
-    except (ValueError, TypeError):  # heads that nobody can tell without an example
-        return False
 
 
 @method_info(
