@@ -17,11 +17,11 @@ import pluribus.data.tables, scipy.io, pandas, pyarrow.parquet, PIL.Image, PIL.I
 from pluribus.data import unpacking
 from pluribus.data.catalogue import load
 from hostile import DATA, LONG
-from memory import peak_memory
+from memory import forget_peak, peak_memory
 
 resource.setrlimit(resource.RLIMIT_CPU, (240, 240))
 unpacking.SECONDS = 1.0  # of the 5 that a file may take: a command is tested with all of them
-folder, done, before = Path(sys.argv[1]), {}, peak_memory()
+folder, done = Path(sys.argv[1]), {}
 for name, write in ((name, write) for name, write in DATA.items() if name not in LONG):
     (place := folder / name).mkdir()
     written = write(place, folder / "canary")
@@ -35,7 +35,8 @@ for name, write in ((name, write) for name, write in DATA.items() if name not in
             seen.append(f"{event} {args[0]}")
     if not done:
         sys.addaudithook(lambda event, args: watch(event, args))
-    started = time.process_time()
+    forget_peak()
+    started, before = time.process_time(), peak_memory()
     try:
         load(written, folder=place, target="b")
         said = "nothing"

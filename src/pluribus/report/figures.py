@@ -235,7 +235,11 @@ def diversity_family(
 
 
 class Style(NamedTuple):
-    """A colour as #RRGGBB, and a marker as matplotlib names it."""
+    """A colour as #RRGGBB, and a marker as matplotlib names it.
+
+    >>> pb.figures.STYLES["deep"]
+    Style(colour='#0072B2', marker='s')
+    """
 
     colour: str
     marker: str

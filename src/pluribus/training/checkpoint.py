@@ -57,7 +57,7 @@ def _pieces(found: Mapping[str, Any], module: TrainingModule, trainer: Any) -> I
     known = found.get("callbacks") or {}
     for callback in trainer.callbacks:
         if callback.state_key in known:
-            yield "callbacks", known[callback.state_key], callback.state_dict()
+            yield "callbacks", dict.fromkeys(known[callback.state_key]), dict.fromkeys(callback.state_dict())
 
 
 def _outline(value: Any) -> Any:
