@@ -25,6 +25,7 @@ folder, done = Path(sys.argv[1]), {}
 for name, write in ((name, write) for name, write in DATA.items() if name not in LONG):
     (place := folder / name).mkdir()
     written = write(place, folder / "canary")
+    forget_peak()
     seen = []
     def watch(event, args):
         if seen is not None and (
@@ -35,7 +36,6 @@ for name, write in ((name, write) for name, write in DATA.items() if name not in
             seen.append(f"{event} {args[0]}")
     if not done:
         sys.addaudithook(lambda event, args: watch(event, args))
-    forget_peak()
     started, before = time.process_time(), peak_memory()
     try:
         load(written, folder=place, target="b")
