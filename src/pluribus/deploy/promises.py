@@ -20,6 +20,7 @@ from ..data.dataset import Data, Split
 from ..uncertainty.abstention import Threshold, abstain
 from ..uncertainty.calibration import Calibrated, calibrate
 from ..uncertainty.calibration_maps import Temperature, Variance
+from ..uncertainty.checks import check_share
 from ..uncertainty.classification import Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal, conformal
 from ..uncertainty.regression import Regression
@@ -176,6 +177,15 @@ def plain_promise(promise: Conformal) -> dict[str, Any]:
     """Sets or intervals as plain values, for a record."""
     numbers = {"quantile": promise.quantile.tolist(), "most": promise.most.tolist()}
     return {"kind": promise.kind, "coverage": promise.coverage, "examples": promise.examples, **numbers}
+
+
+def check_promises(where: str, task: str, coverage: float | None, risk: float | None) -> None:
+    """Refuse what no rows could promise, before anything is trained."""
+    for name, value in {"--coverage": coverage, "--risk": risk}.items():
+        if value is not None:
+            check_share(where, name, value)
+    if risk is not None and task != "classification":
+        raise ValueError(f"{where} --risk: only classification has a threshold. For regression, use --coverage.")
 
 
 def promises(evidence: Evidence, coverage: float, risk: float | None) -> dict[str, Any]:
