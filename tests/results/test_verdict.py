@@ -337,6 +337,7 @@ def test_numbers_are_printed_with_what_their_intervals_support():
     assert format_interval(Interval(0.1123, 0.1081, 0.1169), "nll") == "0.112 [0.108, 0.117]"
     assert format_interval(Interval(0.9, 0.85, 0.95), "accuracy") == "90.0 % [85.0, 95.0]"
     assert format_interval(Interval(0.1123), "nll") == "0.112"
+    assert format_interval(Interval(0.00412, 0.00411, 0.00413), "ece") == "0.0041"  # no width that digits do not show
     assert format_interval(Interval(0.05, 0.0012, 0.11), "nll") == "0.050 [0.001, 0.110]"  # it leaves zero out
     assert format_interval(Interval(0.05, -0.0012, 0.11), "nll") == "0.05 [0.00, 0.11]"
     assert format_interval(Interval(61706, 61706, 61706), "parameters") == "61.7 k"

@@ -213,7 +213,7 @@ def format_interval(found: Interval, name: str) -> str:
     while digits < 4 and found.low * found.high > 0 and not min(map(abs, found[1:])) * factor >= 0.5 * 10**-digits:
         digits += 1  # an end that is not zero does not print as zero
     shown = [format_fixed(number * factor, digits) for number in found]
-    return f"{shown[0]}{unit} [{shown[1]}, {shown[2]}]"
+    return shown[0] + unit + (f" [{shown[1]}, {shown[2]}]" if shown[1] != shown[2] else "")
 
 
 # ---------------------------------------------------------------- reading
