@@ -177,6 +177,8 @@ def test_no_interval_leaves_the_range_of_its_metric():
     one = fakes.classification("single")
     one.record["metrics"]["ece"] = {"value": 0.002, "low": -0.03, "high": 0.06}  # bootstraps less their bias
     assert estimate(Group("single", (one,)), "ece") == (0.002, 0.0, 0.06)
+    runs = [Result({**one.record, "seed": seed, "metrics": {"ece": {"value": seed / 2}}}, {}) for seed in (0, 1)]
+    assert estimate(Group("single", tuple(runs)), "ece") == (0.25, 0.0, 1.0)  # by Student's t to 3.4
 
 
 def test_a_hundred_right_of_a_hundred_is_not_certain():
