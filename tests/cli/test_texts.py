@@ -8,6 +8,7 @@ import torch
 from commands import run
 from good_folders import make_bert
 
+import pluribus as pb
 from pluribus.data.catalogue import encoded, load
 from pluribus.models.by_name import build_network
 
@@ -49,6 +50,13 @@ def test_texts_are_trained_on_and_predicted(folder, capsys):
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer["label"] in ("0", "1") for answer in answers] == [True, True]
     assert all(np.isfinite(answer["epistemic"]) for answer in answers)
+    predictor, texts = pb.open(folder / "out"), {"review": ["the film was good", "bad"]}
+    run("export", folder / "out", folder / "out.onnx")
+    session = pytest.importorskip("onnxruntime").InferenceSession(folder / "out.onnx")
+    (mean,) = session.run(["mean"], {"x": encoded(predictor.record["encoding"], texts)[:][0].numpy()})
+    np.testing.assert_allclose(mean, predictor.predict(texts).mean, atol=1e-5)
+    about = session.get_modelmeta().custom_metadata_map
+    assert "padded at the end to 8 with 0" in about["pluribus.inputs"] and "bert" in about["pluribus.columns"]
     (folder / "long.csv").write_text("review\n" + "very " * 9 + "\n")
     with pytest.warns(UserWarning, match="1 of 1 texts have more than 8 tokens and are cut"):
         run("predict", folder / "out", folder / "long.csv", "--format", "jsonl")

@@ -29,6 +29,7 @@ from ..data.catalogue import encoded
 from ..data.dataset import Data
 from ..data.encoding import check_encoding, encoded_shape
 from ..data.tables import feature_names
+from ..data.texts import padding_of
 from ..data.unpacking import check_claim
 from ..models.by_name import ModelSpec
 from ..uncertainty.abstention import Threshold
@@ -45,6 +46,7 @@ from .freezing.frozen import freeze
 from .pictures import write_pictures
 from .promises import (
     COVERAGE,
+    ROWS,
     Evidence,
     calibrated_by,
     check_promises,
@@ -62,8 +64,6 @@ from .stages import Cascade
 FORMAT = 1
 
 WEIGHTS, DISTANCE, RECORD = "ensemble.safetensors", "distance.safetensors", "bundle.json"
-
-ROWS = 256  # that are predicted at once
 
 LARGEST_BATCH = 2**24  # numbers: of large images fewer are predicted at once
 
@@ -269,11 +269,9 @@ class Predictor:
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
-        if self.record["encoding"].get("columns", [{}])[0].get("kind") == "text":
-            raise ValueError(
-                "export: a predictor of texts takes tokens, not numbers. Export its ensemble with pb.export."
-            )
-        example = torch.rand(rows, *self.record["shape"])
+        text, shape = text_column(self.record), (rows, *self.record["shape"])
+        tokens = text and encoded(self.record["encoding"], {text["name"]: ["text"] * rows})[:][0]
+        example = torch.rand(shape) if tokens is None else tokens
         if (cascade := self.cascade) is not None:
             stages = [Predictor(stage, self.record) for stage in cast(Any, cascade.stages)]
             inside = self._normalise(example) if frozen else None
@@ -338,7 +336,7 @@ class SelfNormalising(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         """Every member on every row."""
-        outputs = self.inner((x - self.mean) / self.std)
+        outputs = self.inner((x - self.mean) / self.std if x.is_floating_point() else x)  # tokens are what they are
         if self.task != "gaussian":
             return outputs if self.fitted is None else outputs / self.fitted
         means, variances = gaussian(outputs)
@@ -348,17 +346,28 @@ class SelfNormalising(nn.Module):
         return means * self.scale + self.shift, variances * self.scale**2
 
 
+def text_column(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The column of texts that the predictor reads, or None."""
+    return next((one for one in record["encoding"].get("columns", ()) if one["kind"] == "text"), None)
+
+
 def _describe(record: Mapping[str, Any]) -> dict[str, str]:
     """What whoever runs an exported file must know: what the outputs mean and what the inputs are."""
     kind, columns = record["encoding"]["kind"], record["encoding"].get("columns")
     inputs = "values in [0, 1], channels first" if kind == "images" else json.dumps(feature_names(record["encoding"]))
+    how = TABLE_ENCODING
+    if (text := text_column(record)) is not None:
+        inputs = how = (
+            f"the tokens of a text as numbers, by the tokenizer of the column, padded at the end to {text['length']} "
+            f"with {padding_of(text)}; texts with more tokens do not fit this file"
+        )
     return {
         "classes": json.dumps(record["classes"]),
         **({"targets": json.dumps(record["encoding"]["target"])} if record.get("targets") else {}),
         "inputs": inputs,
         "shape": json.dumps(list(record["shape"])),
         "normalisation": json.dumps({"inside": True, "mean": record["mean"], "std": record["std"]}),
-        **({"columns": json.dumps(columns), "encoding": TABLE_ENCODING} if columns else {}),
+        **({"columns": json.dumps(columns), "encoding": how} if columns else {}),
     }
 
 

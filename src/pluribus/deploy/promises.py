@@ -61,13 +61,9 @@ class Evidence:
     score: Tensor | None = None
     wrong: Tensor | None = None
 
-    def calibrated(self) -> Calibrated | None:
-        """What scales a prediction, or None."""
-        return calibrated_by(self.scale, classes=self.score is not None)
-
     def apply(self, prediction: Any) -> Any:
         """The calibrated prediction: what sets, intervals and the threshold are for."""
-        calibrated = self.calibrated()
+        calibrated = calibrated_by(self.scale, classes=self.score is not None)
         return prediction if calibrated is None else calibrated.apply(prediction)
 
     def conformal(self, coverage: float) -> Conformal:

@@ -18,7 +18,7 @@ from ..core.ensemble import Ensemble
 from ..data.corruptions.catalogue import corrupt
 from ..data.dataset import AnswerKey, Data, NormalisedSplit, Split
 from ..deploy.feature_distance import KINDS, feature_distance
-from ..deploy.promises import MOST, Evidence, gather_evidence
+from ..deploy.promises import MOST, ROWS, Evidence, gather_evidence
 from ..methods.method_info import REFUSALS
 from ..results.store import BASELINE, has_classes
 from ..uncertainty.calibration import calibrate
@@ -31,8 +31,6 @@ from .baselines import model_spec, recipe_of
 from .costs import measure_cascade, measure_cost
 from .judging_images import Sums, dense_examples, image_batches, image_metrics, summarise_images
 from .settings import Run
-
-ROWS = 256  # that are predicted at once
 
 EXAMPLES = 12  # examples of each kind that are kept for the page
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..data.dataset import Data, NormalisedSplit
 from ..deploy.predictor import RECORD, Predictor, make_predictor
-from ..deploy.promises import promises
+from ..deploy.promises import ROWS, promises
 from ..study.baselines import check_run, model_spec, start_network
 from ..study.judging import summarise
 from ..study.run import load_one_target
@@ -77,9 +77,6 @@ class _Outside:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for split in self.data.outside.values():
             yield from ((self.data.normalise(x), y) for x, y in split.batches(ROWS))
-
-
-ROWS = 256
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:
