@@ -1,6 +1,7 @@
 """Training on NaN, or that diverges, stops with the last good weights and says why."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -25,6 +26,12 @@ def state(ensemble):
 
 def same(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def poison_after(batches):
+    """An augmentation that leaves so many batches as they are."""
+    steps = itertools.count(1)
+    return lambda x, y: (x if next(steps) <= batches else x * math.nan, y)
 
 
 def fitted(ensemble, *data, **options):
@@ -60,14 +67,8 @@ def test_the_weights_of_the_last_whole_epoch_are_kept():
     x, y = examples()
     ensemble = pb.deep(network(), 2)
     twin = copy.deepcopy(ensemble)
-
-    def poison(x, y):
-        steps.append(0)
-        return (x if len(steps) <= 10 else x * math.nan), y
-
-    steps = []
     options = {"batch_size": len(x) // 4, "seed": 3, "schedule": "constant"}
-    history = fitted(ensemble, (x, y), epochs=9, augment=poison, **options)
+    history = fitted(ensemble, (x, y), epochs=9, augment=poison_after(10), **options)
     pb.fit(twin, (x, y), epochs=2, **options)  # four steps an epoch: the third epoch is the bad one
     assert len(history.rows) == 2 and "those after epoch 1" in history.failure
     assert same(state(ensemble), state(twin))
@@ -121,13 +122,7 @@ def test_bad_validation_data_are_named(place, word):
 def test_the_best_epoch_so_far_is_kept_where_there_is_one():
     x, y = examples()
     ensemble = pb.deep(network(), 2)
-    steps = []
-
-    def poison(x, y):
-        steps.append(0)
-        return (x if len(steps) <= 10 else x * math.nan), y
-
-    history = fitted(ensemble, (x, y), (x, y), epochs=9, augment=poison, batch_size=len(x) // 4)
+    history = fitted(ensemble, (x, y), (x, y), epochs=9, augment=poison_after(10), batch_size=len(x) // 4)
     best = history.rows[history.best["ensemble"]]["validation_accuracy"]
     assert "the best so far" in history.failure
     assert pb.evaluate(ensemble.predict(x), y, metrics=["accuracy"])["accuracy"] == pytest.approx(best)
@@ -150,13 +145,8 @@ def test_a_mask_of_infinities_is_no_divergence():
 
 def test_a_stopped_training_does_not_spoil_its_checkpoint(tmp_path):
     x, y = examples()
-    ensemble, steps = pb.deep(network(), 2), []
-
-    def poison(x, y):
-        steps.append(0)
-        return (x if len(steps) <= 6 else x * math.nan), y
-
-    fitted(ensemble, (x, y), augment=poison, batch_size=len(x) // 4, folder=tmp_path)
+    ensemble = pb.deep(network(), 2)
+    fitted(ensemble, (x, y), augment=poison_after(6), batch_size=len(x) // 4, folder=tmp_path)
     again = pb.deep(network(), 2)
     history = pb.fit(again, (x, y), epochs=3, batch_size=len(x) // 4, folder=tmp_path)
     assert len(history.rows) == 3 and finite(again)

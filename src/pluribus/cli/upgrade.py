@@ -80,12 +80,9 @@ def upgrade_command(
 def _show(upgraded: Any, predictor: Any, out: Path, run: RunOptions) -> None:
     if run.as_json:
         table = [vars(tried) for tried in upgraded.table]
-        gains = {name: dict(zip(NAMES, gain, strict=True)) for name, gain in upgraded.gains.items()}
+        gains = {name: gain._asdict() for name, gain in upgraded.gains.items()}
         found = {"best": upgraded.best, "enough": upgraded.enough, "gains": gains, "rows": upgraded.rows}
         print(json.dumps({"folder": str(out), **found, "table": table, "notes": upgraded.notes}, indent=1))
     elif not run.quiet:
         print(upgraded)
         print(f"written to {out}; next: {next_prediction(out, predictor.record)}")
-
-
-NAMES = ("difference", "low", "high", "p_value")

@@ -47,15 +47,10 @@ def encode_texts(column: dict[str, Any], values: Any) -> Tensor:
     """The numbers of the tokens, padded at the end: (rows, tokens); more than in training where texts are longer."""
     rows = _tokens(column, values, column["long"], notes=None)
     width = max([column["length"], *map(len, rows)])
-    encoded = np.full((len(rows), width), padding_of(column))
+    encoded = np.full((len(rows), width), _tokenizer(column["tokenizer"]).pad_token_id)
     for i, row in enumerate(rows):
         encoded[i, : len(row)] = row
     return torch.from_numpy(encoded)
-
-
-def padding_of(column: dict[str, Any]) -> int:
-    """The number that stands behind the tokens of a short text."""
-    return int(_tokenizer(column["tokenizer"]).pad_token_id)
 
 
 def longest(config: Any, tokenizer: Any) -> int:

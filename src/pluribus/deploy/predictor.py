@@ -29,7 +29,6 @@ from ..data.catalogue import encoded
 from ..data.dataset import Data
 from ..data.encoding import check_encoding, encoded_shape
 from ..data.tables import feature_names
-from ..data.texts import padding_of
 from ..data.unpacking import check_claim
 from ..models.by_name import ModelSpec
 from ..uncertainty.abstention import Threshold
@@ -269,9 +268,9 @@ class Predictor:
 
     def for_export(self, rows: int, frozen: bool = True) -> tuple[nn.Module, Tensor]:
         """A module that takes inputs as files have them and normalises them itself, and an example for it."""
-        text, shape = text_column(self.record), (rows, *self.record["shape"])
-        tokens = text and encoded(self.record["encoding"], {text["name"]: ["text"] * rows})[:][0]
-        example = torch.rand(shape) if tokens is None else tokens
+        columns = self.record["encoding"].get("columns", ())
+        texts = {one["name"]: ["text"] * rows for one in columns if one["kind"] == "text"}
+        example = encoded(self.record["encoding"], texts)[:][0] if texts else torch.rand(rows, *self.record["shape"])
         if (cascade := self.cascade) is not None:
             stages = [Predictor(stage, self.record) for stage in cast(Any, cascade.stages)]
             inside = self._normalise(example) if frozen else None
@@ -346,28 +345,17 @@ class SelfNormalising(nn.Module):
         return means * self.scale + self.shift, variances * self.scale**2
 
 
-def text_column(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The column of texts that the predictor reads, or None."""
-    return next((one for one in record["encoding"].get("columns", ()) if one["kind"] == "text"), None)
-
-
 def _describe(record: Mapping[str, Any]) -> dict[str, str]:
     """What whoever runs an exported file must know: what the outputs mean and what the inputs are."""
     kind, columns = record["encoding"]["kind"], record["encoding"].get("columns")
     inputs = "values in [0, 1], channels first" if kind == "images" else json.dumps(feature_names(record["encoding"]))
-    how = TABLE_ENCODING
-    if (text := text_column(record)) is not None:
-        inputs = how = (
-            f"the tokens of a text as numbers, by the tokenizer of the column, padded at the end to {text['length']} "
-            f"with {padding_of(text)}; texts with more tokens do not fit this file"
-        )
     return {
         "classes": json.dumps(record["classes"]),
         **({"targets": json.dumps(record["encoding"]["target"])} if record.get("targets") else {}),
         "inputs": inputs,
         "shape": json.dumps(list(record["shape"])),
         "normalisation": json.dumps({"inside": True, "mean": record["mean"], "std": record["std"]}),
-        **({"columns": json.dumps(columns), "encoding": how} if columns else {}),
+        **({"columns": json.dumps(columns), "encoding": TABLE_ENCODING} if columns else {}),
     }
 
 
@@ -376,7 +364,8 @@ TABLE_ENCODING = (
     "its column, or 0 where it is missing. With knots, it becomes the score that is interpolated between them. With "
     "bins, each gets (value - left) / (right - left), at least 0 but for the first, at most 1 but for the last. If the "
     "column says so, 1 or 0 follows for missing or not. A category "
-    "becomes 1 for its level and 0 for the others; the last is for unknown levels."
+    "becomes 1 for its level and 0 for the others; the last is for unknown levels. A text becomes the numbers of its "
+    "tokens, by the tokenizer in its column, padded at the end to its column's length by that tokenizer's padding."
 )
 
 

@@ -37,18 +37,11 @@ OUTSIDE = {  # architectures that no list asked for: the size of their images, a
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.25, 0.3, 1.5, 2])
-def test_mlp_has_the_widths_of_the_builder(factor):
+def test_networks_have_the_widths_of_their_builders(factor):
     def wide(n):
         return math.ceil(n * factor - 1e-9)
 
     assert sizes(thin(mlp(64, 20, 7), factor, torch.zeros(2, 8))) == sizes(mlp(wide(64), wide(20), wide(7)))
-
-
-@pytest.mark.parametrize("factor", [0.5, 0.25, 0.3, 1.5, 2])
-def test_cnn_has_the_widths_of_the_builder(factor):
-    def wide(n):
-        return math.ceil(n * factor - 1e-9)
-
     expected = cnn(wide(16), wide(24), wide(30))
     result = thin(cnn(16, 24, 30), factor, torch.zeros(2, 3, 8, 8))
     assert sizes(result) == sizes(expected)
