@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from types import ModuleType
 
 import pytest
@@ -155,6 +156,19 @@ def site(tmp_path_factory):
     return folder
 
 
+def test_the_coverage_on_the_page_is_that_of_100_stored_splits_and_within_2_points():
+    docs, found = ROOT / "docs", {}
+    for split in map(json.loads, (docs / "results" / "coverage.jsonl").read_text().splitlines()):
+        for name, value in split["values"].items():
+            if name in ("predictor 0.9", "sklearn 0.9", "sets 0.9"):
+                found.setdefault((split["table"], name), []).append(100 * value)
+    page = (docs / "calibration.md").read_text()
+    assert len(found) == 5 * 2 + 2 and {len(shares) for shares in found.values()} == {100}
+    for (table, _), shares in found.items():
+        assert abs(mean(shares) - 90) <= 2
+        assert re.search(rf"(?m)^\| {table} \|.*\b{mean(shares):.1f} ± ", page)
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(site):
     pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
@@ -248,18 +262,7 @@ def test_every_page_is_two_clicks_from_the_start_page(site):
 @pytest.mark.slow
 def test_the_command_for_people_with_a_gpu_writes_its_file(tmp_path):
     script, written = ROOT / "benchmarks" / "gpu.py", tmp_path / "gpu.json"
-    command = [
-        sys.executable,
-        str(script),
-        "--batch",
-        "2",
-        "--seconds",
-        "0.01",
-        "--device",
-        "cpu",
-        "--json",
-        str(written),
-    ]
+    command = [sys.executable, script, "--batch", "2", "--seconds", "0.01", "--device", "cpu", "--json", written]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
     found = json.loads(written.read_text())
