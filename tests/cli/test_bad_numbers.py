@@ -34,6 +34,12 @@ def run(monkeypatch, capsys, *words):
     return stop.value.code, said.out, " ".join((said.out + said.err).split())
 
 
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_rate_of_zero_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys, command):
+    code, _, said = run(monkeypatch, capsys, command, "--out", tmp_path / "new", "--data", "iris", "--lr", 0)
+    assert code == 2 and "lr must be above 0" in said and not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

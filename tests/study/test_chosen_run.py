@@ -24,7 +24,8 @@ def folder(tmp_path_factory):
 def test_the_kept_weights_are_those_that_the_study_judged(folder):
     chosen = choose_run(folder, label="deep")
     predictor, data = pb.open(chosen.kept), pb.data.load("diabetes")
-    stored = np.load(folder / "results" / f"{chosen.run.name}.npz")
+    with np.load(folder / "results" / f"{chosen.run.name}.npz") as found:
+        stored = dict(found)
     encoded = data.test[:][0]
     means = predictor.ensemble.predict(data.normalise(encoded)).mean * data.target_std + data.target_mean
     np.testing.assert_allclose(means, stored["test/mean"], rtol=1e-4)

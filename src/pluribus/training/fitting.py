@@ -153,8 +153,6 @@ def fit(
         patience=patience,
     ).of(ensemble.method)  # fmt: skip
     _check(ensemble, plan, train, validation, select, patience)
-    if isinstance(plan.lr, str) or not plan.lr > 0:
-        raise ValueError(f"fit: lr must be above 0, but it is {plan.lr!r}.")
     home = next((p.device for p in ensemble.parameters()), torch.device("cpu"))
     batches, augment = apply_recipe(plan, ensemble, train, augment, seed)
     held_out = None if validation is None else loader(validation, plan.batch_size)

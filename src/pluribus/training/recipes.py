@@ -58,6 +58,10 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.lr, str) or not self.lr > 0:
+            raise ValueError(f"recipe: lr must be above 0, but it is {self.lr!r}.")
+
     def of(self, method: str) -> Recipe:
         """The recipe for one method."""
         own = {key: value for key, value in self.methods.get(method, {}).items() if key != "settings"}
