@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..._common.atomic import temporary_folder
 from ..._common.signed_files import write_npz
 from ..._common.trees import rows_of
 from ...data.unpacking import read_npz
@@ -308,8 +308,8 @@ def _figures(caller: str, work: Work, rows: list[int], processes: int) -> Iterat
         return
     size = max(1, min(16, len(rows) // (4 * processes)))
     jobs = [_Job(str(rows[i]), rows[i : i + size]) for i in range(0, len(rows), size)]
-    with temporary_folder() as folder:
-        path = folder / "work"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "work"
         try:
             torch.save(work, path)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
