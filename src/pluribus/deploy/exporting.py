@@ -11,7 +11,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -246,16 +246,9 @@ def _input_names(ensemble: nn.Module, batch: Batch, taken: Sequence[str]) -> tup
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """A place for the file in a new folder beside it; what is there at the end is moved, or nothing is."""
-    with ExitStack() as stack:
-        try:
-            made = TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent, ignore_cleanup_errors=True)
-            folder = Path(stack.enter_context(made))
-        except OSError as error:
-            raise PermissionError(
-                f"export: the folder {str(path.parent)!r} cannot be written to ({error.strerror}). Choose another one."
-            ) from error
-        yield folder / path.name
-        for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):  # the weights' file first
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / path.name
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file.name == path.name):  # the weights' file first
             os.replace(file, path.parent / file.name)
 
 

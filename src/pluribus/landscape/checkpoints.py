@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._common.atomic import check_place
 from .._common.signed_files import check_digest, read_checkpoint_file, read_safetensors, write_safetensors
 from .._common.untrusted import check_shape, is_plain_tensor, parse_json
 from ..core.ensemble import TASKS
@@ -129,18 +129,10 @@ class Trajectory(Networks):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trajectory as one safetensors file; it is complete or not there."""
         path = Path(path)
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
+        check_place("save", path)
         tensors = {"weights": self.weights, **{f"buffers.{n}": t for n, t in self.buffers.items()}}
         tensors |= {f"solution.{name}": tensor for name, tensor in state(self.model)}
         tensors |= {n: t for n, t in (("answers", self.answers), ("targets", self.targets)) if t is not None}
-        needed = sum(tensor.nbytes for tensor in tensors.values())
-        free = shutil.disk_usage(path.parent).free
-        if needed > free:
-            raise OSError(
-                f'save: the trajectory needs {needed:,} bytes, but {free:,} are free. Record with dtype="float16", '
-                "keep= or a larger every=."
-            )
         header = {"format": FORMAT, "steps": self.steps, "task": self.task, "class_dim": self.class_dim}
         write_safetensors(path, tensors, {"pluribus_trajectory": json.dumps(header)})
 
