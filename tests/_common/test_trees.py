@@ -21,7 +21,6 @@ from pluribus._common.trees import (
     unstack,
 )
 from pluribus.methods._shared_trunk import shared_parts
-from pluribus.surgery.calling import restore_on_error
 from pluribus.surgery.row_splitting import rows_to_predict
 
 CPU = torch.device("cpu")
@@ -190,18 +189,7 @@ def test_batch_size_below_one_is_an_error(batch_size):
         first_arguments(X, batch_size)
 
 
-# -------------------------------------------------------------------- around a run
-
-
-def test_values_are_kept_when_what_follows_fails_and_only_then():
-    tensor = torch.zeros(3)
-    with pytest.raises(KeyError), restore_on_error([tensor]):
-        tensor += 1
-        raise KeyError
-    assert not tensor.any()
-    with restore_on_error([tensor]):
-        tensor += 1
-    assert tensor.all()
+# -------------------------------------------------------------------- shared parts
 
 
 def test_unowned_knows_the_other_names_of_a_tied_tensor():
