@@ -151,12 +151,15 @@ class Trajectory(Networks):
                 f"load: {str(path)!r} holds no trajectory ({error}). Give a file that Trajectory.save wrote."
             ) from error
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        parts = {key: _below(tensors, key) for key in ("buffers.", "solution.")}
+        buffers, solution = (
+            {name.removeprefix(key): tensor for name, tensor in tensors.items() if name.startswith(key)}
+            for key in ("buffers.", "solution.")
+        )
         module = duplicate(model)
-        _load_(module, parts["solution."], None)
+        _load_(module, solution, None)
         check_digest(path, note=True)
         more = (header["steps"], tensors.get("answers"), tensors.get("targets"), header["task"], header["class_dim"])
-        return cls(module, tensors["weights"], parts["buffers."], *more)
+        return cls(module, tensors["weights"], buffers, *more)
 
 
 @dataclass(frozen=True)
@@ -276,10 +279,6 @@ def _check_trajectory(header: Any, tensors: Mapping[str, Tensor]) -> None:
     rows = {name: t for name, t in tensors.items() if name == "answers" or name.startswith("buffers.")}
     if short := [name for name, tensor in rows.items() if not tensor.ndim or len(tensor) != steps]:
         raise ValueError(f"it must hold {quote_names(short, 3)} of {steps} steps")
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:

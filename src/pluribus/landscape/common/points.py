@@ -135,7 +135,8 @@ class Judge:
         loss, classes, labels = 0.0, 0, []
         for output, y in run(model, self.examples):
             if "loss" in self.measures:
-                loss += float(self.criterion(output, y)) * _rows(output, y)
+                rows = len(y) if isinstance(y, Tensor) and y.ndim else rows_of(output)
+                loss += float(self.criterion(output, y)) * rows
             if "accuracy" in self.measures or "agreement" in self.measures:
                 log_p = log_probabilities(self.task, output, self.class_dim)
                 classes = log_p.shape[-1]
@@ -380,7 +381,3 @@ def _fingerprint(work: Work) -> str:
     told = (judge.task, judge.class_dim, judge.measures, judge.normalised, criterion, judge.examples.fingerprint())
     digest.update(repr((told, work.refresh and work.refresh.fingerprint(), str(networks.model))).encode())
     return digest.hexdigest()
-
-
-def _rows(output: Any, y: Any) -> int:
-    return len(y) if isinstance(y, Tensor) and y.ndim else rows_of(output)
