@@ -1,5 +1,6 @@
 """What we rely on in PyTorch beyond what it promises: after a new release, look here first."""
 
+import copy
 import subprocess
 import sys
 import warnings
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
+import pluribus as pb
 from pluribus._common import torch_operators, torch_private
 
 onednn = pytest.mark.skipif(not torch_private.is_onednn_enabled(), reason="needs oneDNN")
@@ -194,6 +196,60 @@ def test_weights_that_hooks_make_follow_their_parameters(change):
     assert not torch.equal(computed, before)
     layer.eval()(torch.zeros(1, 6))
     torch.testing.assert_close(layer.weight.detach(), computed, rtol=1e-3, atol=1e-4)
+
+
+# -------------------------------------------------------------------- a torch without these parts
+
+
+class WithoutC:
+    """torch as somebody sees it who finds nothing in `torch._C`."""
+
+    _C = object()
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@pytest.fixture
+def torch_without_private_parts(monkeypatch):
+    monkeypatch.setattr(torch_private, "torch", WithoutC())
+    monkeypatch.setitem(sys.modules, "pluribus._common.torch_operators", None)  # importing it fails
+    monkeypatch.delitem(sys.modules, "pluribus.surgery.marks", raising=False)
+
+
+@pytest.mark.parametrize("method", ["deep", "multihead", "batch_ensemble", "masksembles", "mc_dropout", "packed"])
+def test_an_ensemble_runs_without_the_private_parts_of_torch_as_with_them(request, method):
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5 * (method == "mc_dropout")), nn.Linear(8, 3))
+    needed = {"example": x} if method in ("masksembles", "packed") else {}
+    ensemble = pb.METHODS[method](model, 4, **needed)
+
+    def run(ensemble):
+        torch.manual_seed(0)
+        loss = ensemble.loss(x, y, nn.functional.cross_entropy)
+        loss.backward()
+        return [loss, *(p.grad for p in ensemble.parameters()), ensemble.predict(x).members, ensemble.eval()(x)]
+
+    expected = run(copy.deepcopy(ensemble))
+    request.getfixturevalue("torch_without_private_parts")
+    torch.testing.assert_close(run(ensemble), expected)
+
+
+@pytest.mark.usefixtures("torch_without_private_parts")
+def test_without_its_private_parts_torch_is_asked_in_public_or_not_trusted():
+    private, x, seen = torch_private, torch.ones(2), []
+    assert not private.is_transforming() and private.transform_level() == 0 and private.is_watched()
+    assert private.checkpoint_hooks() != private.checkpoint_hooks() and private.in_backward() != private.in_backward()
+
+    def note(x):
+        with private.own_saved_tensors():
+            seen.append((private.is_transforming(), private.transform_level()))
+        return (x * x).sum()
+
+    torch.func.vmap(note)(x)
+    torch.func.vmap(note, randomness="different")(x)
+    assert torch.func.grad(note)(x).tolist() == [2.0, 2.0]
+    assert seen == [(True, 1)] * 3
 
 
 def test_importing_what_runs_ensembles_needs_nothing_private():

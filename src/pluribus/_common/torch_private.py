@@ -1,6 +1,7 @@
 """The private parts of PyTorch that running an ensemble may use, so that a new release fails here first.
 
-Importing this looks up nothing private. Operators are in `torch_operators`, sizes that are symbols in `torch_symbolic`:
+Importing this looks up nothing private. Where a release lacks what is looked up in `torch._C`, the public way is taken,
+which is slower or more careful. Operators are in `torch_operators`, sizes that are symbols in `torch_symbolic`:
 thinning, freezing and the landscape need those, running an ensemble does not.
 """
 
@@ -152,12 +153,31 @@ def mark_parameters_(tensors: Iterable[Tensor]) -> None:
 
 def is_transforming() -> bool:
     """Whether this runs inside a transformation of torch.func, such as vmap or grad."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    try:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:
+        return _is_restricted()
+
+
+def _is_restricted() -> bool:
+    """Whether what transformations forbid is forbidden: hooks for saved tensors, or a random number as a number.
+
+    (A vmap with randomness="same" forbids neither.)
+    """
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            torch.rand((), generator=torch.Generator()).item()
+    except RuntimeError:
+        return True
+    return False
 
 
 def transform_level() -> int:
-    """How many transformations of torch.func this runs inside of."""
-    interpreter = torch._C._functorch.peek_interpreter_stack()
+    """How many transformations of torch.func this runs inside of; one stands for several where nobody can tell."""
+    try:
+        interpreter = torch._C._functorch.peek_interpreter_stack()
+    except AttributeError:
+        return int(_is_restricted())
     return 0 if interpreter is None else interpreter.level()
 
 
@@ -189,7 +209,11 @@ def clear_parametrization_cache() -> None:
 @contextmanager
 def own_saved_tensors() -> Iterator[None]:
     """Keep what backward needs as it is, also inside of hooks that would store something else (a checkpoint's)."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:  # torch.func allows no hooks at all
+    try:
+        are_own = torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    except AttributeError:
+        are_own = _is_restricted()
+    if are_own:  # torch.func allows no hooks at all
         yield
         return
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
@@ -197,21 +221,36 @@ def own_saved_tensors() -> Iterator[None]:
 
 
 def checkpoint_hooks() -> Any:
-    """What stores tensors for backward instead of torch itself, as gradient checkpointing does inside of its parts."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    """What stores tensors for backward instead of torch itself, as gradient checkpointing does inside of its parts.
+
+    Where nobody can tell, something new each time: then whatever runs may be checkpointed.
+    """
+    try:
+        return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    except AttributeError:
+        return object()
 
 
-def in_backward() -> bool:
-    """Whether this runs inside a backward pass: a hook, or what gradient checkpointing computes again."""
-    return torch._C._current_graph_task_id() != -1
+def in_backward() -> Any:
+    """Whether this runs inside a backward pass: a hook, or what gradient checkpointing computes again.
+
+    Where nobody can tell, something new each time: then no two places are the same.
+    """
+    try:
+        return torch._C._current_graph_task_id() != -1
+    except AttributeError:
+        return object()
 
 
 # -------------------------------------------------------------------- tensors
 
 
 def is_dispatch_watched() -> bool:
-    """Whether a mode, such as a counter of operations or a tracer, sees every operator that runs now."""
-    return torch._C._len_torch_dispatch_stack() > 0
+    """Whether a mode, such as a counter of operations or a tracer, sees every operator that runs now, or may see it."""
+    try:
+        return torch._C._len_torch_dispatch_stack() > 0
+    except AttributeError:
+        return True
 
 
 def is_watched() -> bool:
