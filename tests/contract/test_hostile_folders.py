@@ -152,7 +152,7 @@ def study(tmp_path):
     for label in ("single", "deep"):
         run = fakes.classification(label, examples=30, pictures=label == "deep")
         write(tmp_path / "results" / f"{label}.npz", run.record, run.columns)
-    (tmp_path / "study.json").write_text('{"choose": null, "command": "pluribus compare"}')
+    rewrite(tmp_path / "study.json", {"choose": None, "command": "pluribus compare"})
     return tmp_path
 
 
@@ -176,7 +176,7 @@ def test_a_column_of_another_kind_is_damage(study, name):
 
 
 def test_a_choice_by_what_was_not_measured_is_refused(study, monkeypatch, capsys):
-    (study / "study.json").write_text('{"choose": "nll"}')
+    rewrite(study / "study.json", {"choose": "nll"})
     for path in (study / "results").iterdir():
         with np.load(path) as found:
             record = {key: value for key, value in json.loads(str(found["record"])).items() if key != "validation"}

@@ -110,7 +110,7 @@ def read(path: str | os.PathLike[str]) -> Result:
     if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(f"read: there is no result file {str(path)!r}.")
     try:
-        columns, _ = read_npz(path)
+        columns, _ = read_npz(path, own=True)
         record = _record(columns.pop("record", None))
         _check_columns(record, columns)
     except FileNotFoundError as error:
