@@ -160,6 +160,7 @@ COLUMNS = {
     "text for numbers": {"test/label": np.array(["a"] * 30)},
     "numbers for text": {"examples/reason": np.zeros(3)},
     "another length": {"test/confidence": np.zeros(7)},
+    "more than certain": {"test/confidence": np.full(30, 1e38)},
     "two axes": {"test/target": np.zeros((30, 2))},
     "no axis": {"test/target": np.array(3)},
     "pictures of floats": {"examples/pictures": np.zeros((2, 4, 4))},
