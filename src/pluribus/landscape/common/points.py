@@ -353,7 +353,7 @@ class _File:
         if not self.path.exists():
             return values, done
         try:
-            found, _ = read_npz(self.path, ["fingerprint", "values", "done"])
+            found, _ = read_npz(self.path, ["fingerprint", "values", "done"], own=True)
             fingerprint, *stored = str(found["fingerprint"]), found["values"], found["done"]
             if [(one.shape, one.dtype) for one in stored] != [(one.shape, one.dtype) for one in (values, done)]:
                 raise ValueError(f"its arrays are {stored[0].shape} and {stored[1].shape}")
