@@ -303,7 +303,7 @@ def test_words_follow_the_direction_of_the_metric():
 
 def test_without_columns_and_with_one_seed_nothing_is_claimed():
     found = texts(runs(single=[0.2], deep=[0.1]))
-    assert any(text.startswith("Not compared with the single network") and "no common seed" in text for text in found)
+    assert any(text.startswith("Not compared with the single") and "fewer than 20 stored" in text for text in found)
     assert not any(text.startswith(("Use", "Better")) for text in found)
 
 

@@ -453,7 +453,7 @@ def open(folder: str | Path, device: torch.device | str = "cpu", *, model: str |
             "Make one with: pluribus train --out FOLDER"
         )
     try:
-        record = read_signed_json(folder / RECORD, note=True)
+        record = read_signed_json(folder / RECORD)
         _check_record(record)
     except ValueError as error:
         raise ValueError(f"predict: {str(folder / RECORD)!r} is damaged ({error}). Train again.") from error
