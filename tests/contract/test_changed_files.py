@@ -1,6 +1,7 @@
 """One bit of a file that we wrote changes: it is said, or nothing that the file gives has changed."""
 
 import dataclasses
+import json
 import random
 import shutil
 import warnings
@@ -17,8 +18,16 @@ from pluribus._common.signed_files import check_digest, read_checkpoint_file
 from pluribus.data.catalogue import load
 from pluribus.deploy.predictor import DISTANCE, RECORD, WEIGHTS, load_predictor, make_predictor
 from pluribus.landscape.checkpoints import Trajectory, state_dict_of
+from pluribus.landscape.common.points import _File
 from pluribus.models.by_name import ModelSpec
+from pluribus.report.claims import ClaimVerdict
+from pluribus.reproduce.parts import Context, Part, read_part, write_part
+from pluribus.reproduce.registry import CLAIMS
+from pluribus.reproduce.running import read_verdicts, write_verdict
+from pluribus.results.judgements import HOLDS
 from pluribus.results.store import read, write
+from pluribus.study.folder import _claim, read_study
+from pluribus.study.grid import Study
 from pluribus.study.progress import MARK, progress_callback, read_progress
 from pluribus.workflows.aligning import write_network
 
@@ -91,6 +100,32 @@ def _result(folder):
     return lambda: (read(folder / "file").record, read(folder / "file").columns)
 
 
+def _study(folder):
+    study = Study(data=["iris"], methods=["single"])
+    _claim(study, folder, study._own(), "")
+    (folder / "file").symlink_to(folder / "study.json")
+    return lambda: read_study(folder).to_json()
+
+
+def _part(folder):
+    part = Part("a", {"seed": 1})
+    write_part(folder / "file", "exact", part, {"nll": 0.25}, {"rows": np.arange(40.0)}, 1.5)
+    return lambda: vars(read_part(folder / "file", "exact", part))
+
+
+def _verdict(folder):
+    found = ClaimVerdict(HOLDS, ["It does."], ["a", "b"], [["1", "2"]])
+    write_verdict(CLAIMS["packed/table10"], Context("smoke", folder), found, 1.5, "pluribus reproduce")
+    (folder / "file").symlink_to(next((folder / "verdicts").iterdir()))
+    return lambda: read_verdicts(folder)
+
+
+def _points(folder):
+    file, values, done = _File(folder / "file", "mark"), np.random.rand(40, 2), np.zeros(40, bool)
+    file.write(values, ~done)
+    return lambda: file.read("surface", values, done)
+
+
 def _progress(folder):
     progress_callback(folder, 12.5).on_train_epoch_end(type("Trainer", (), {"current_epoch": 3, "max_epochs": 9}), None)
     (folder / "file").symlink_to(folder / MARK)
@@ -156,6 +191,10 @@ KINDS = {
     "a trajectory": _trajectory,
     "an aligned network": _aligned,
     "a result of a study": _result,
+    "a study": _study,
+    "a part of a reproduced claim": _part,
+    "a verdict": _verdict,
+    "points of a surface": _points,
     "the progress of a run": _progress,
     "the weights of a Hub folder": _shared("ensemble.safetensors"),
     "the configuration of a Hub folder": _shared("config.json"),
@@ -231,28 +270,35 @@ def test_training_does_not_go_on_from_a_checkpoint_that_changed(tmp_path):
     assert alike(again.module, whole.module)
 
 
-EARLIER = ["what pb.save wrote", "the record of a trained folder", "a checkpoint of training", "a trajectory"]
+OTHERS = (
+    "the weights",
+    "the configuration",
+    "the tokenizer",
+    "how a language model",
+    "an aligned network",
+)  # no note, or no slot
 
 
-@pytest.mark.parametrize("kind", [*EARLIER, "the digests of a Hub folder"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith(OTHERS)])
 def test_a_file_of_an_earlier_version_is_read_with_a_note(kind, tmp_path):
     give = KINDS[kind](tmp_path)
     before, path = give(), (tmp_path / "file").resolve()
     content = path.read_bytes()
     path.unlink()
-    if kind != "the digests of a Hub folder":  # where the whole file is new
+    if content.startswith(b"{"):
+        path.write_text(json.dumps({key: value for key, value in json.loads(content).items() if key != "digest"}))
+    else:
         path.write_bytes(content.replace(b'digest"', b'earlie"', 1))
     with pytest.warns(UserWarning, match="by an earlier version, without a digest"):
-        assert alike(_without(give()), _without(before))
+        assert alike(give(), before)
 
 
-def _without(given):
-    """What a file gave, without the entry that stands in for the missing digest."""
-    record, *rest = given if isinstance(given, tuple) else (given,)
-    return [
-        {key: value for key, value in record.items() if key != "earlie"} if isinstance(record, dict) else record,
-        *rest,
-    ]
+def test_a_hub_folder_of_an_earlier_version_is_read_with_a_note(tmp_path):
+    give = KINDS["the digests of a Hub folder"](tmp_path)
+    before = give()
+    (tmp_path / "sent" / "digests.json").unlink()
+    with pytest.warns(UserWarning, match="by an earlier version, without a digest"):
+        assert alike(give(), before)
 
 
 def test_a_record_that_was_changed_on_purpose_says_how_to_be_read(tmp_path):

@@ -44,7 +44,7 @@ def test_any_verdict_gives_a_page_or_a_message(tmp_path):
     @SOME
     @given(mutations(good))
     def check(changed):
-        (tmp_path / "verdicts" / "x.json").write_text(json.dumps(changed))
+        rewrite(tmp_path / "verdicts" / "x.json", changed)
         value_or_message(lambda: collect(tmp_path))
 
     check()

@@ -152,7 +152,7 @@ def study(tmp_path):
     for label in ("single", "deep"):
         run = fakes.classification(label, examples=30, pictures=label == "deep")
         write(tmp_path / "results" / f"{label}.npz", run.record, run.columns)
-    (tmp_path / "study.json").write_text('{"choose": null, "command": "pluribus compare"}')
+    rewrite(tmp_path / "study.json", {"choose": None, "command": "pluribus compare"})
     return tmp_path
 
 
@@ -160,6 +160,7 @@ COLUMNS = {
     "text for numbers": {"test/label": np.array(["a"] * 30)},
     "numbers for text": {"examples/reason": np.zeros(3)},
     "another length": {"test/confidence": np.zeros(7)},
+    "more than certain": {"test/confidence": np.full(30, 1e38)},
     "two axes": {"test/target": np.zeros((30, 2))},
     "no axis": {"test/target": np.array(3)},
     "pictures of floats": {"examples/pictures": np.zeros((2, 4, 4))},
@@ -176,7 +177,7 @@ def test_a_column_of_another_kind_is_damage(study, name):
 
 
 def test_a_choice_by_what_was_not_measured_is_refused(study, monkeypatch, capsys):
-    (study / "study.json").write_text('{"choose": "nll"}')
+    rewrite(study / "study.json", {"choose": "nll"})
     for path in (study / "results").iterdir():
         with np.load(path) as found:
             record = {key: value for key, value in json.loads(str(found["record"])).items() if key != "validation"}

@@ -176,14 +176,15 @@ def broken_folder(tmp_path):
     whole = tmp_path / "dog" / "cut.png"
     colours(90, 90).save(whole)
     whole.write_bytes(whole.read_bytes()[:400])
-    return ["cat/zz text.png", "dog/cut.png", "dog/zero.jpg"]
+    (tmp_path / "dog" / "link.png").symlink_to("nowhere")
+    return ["cat/zz text.png", "dog/cut.png", "dog/link.png", "dog/zero.jpg"]
 
 
 def test_broken_images_stop_and_all_are_named(tmp_path):
     names = broken_folder(tmp_path)
-    with pytest.raises(ValueError, match='3 of 23 images cannot be read.*broken="skip"') as error:
+    with pytest.raises(ValueError, match='4 of 24 images cannot be read.*broken="skip"') as error:
         load(f"folder:{tmp_path}")
-    assert all(name in str(error.value) for name in names)
+    assert all(name in str(error.value) for name in names) and "link.png: it is a link to nothing" in str(error.value)
 
 
 def test_broken_images_are_left_out_with_a_note_that_names_them(tmp_path):

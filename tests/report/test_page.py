@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from browser import show, unfold
 
-from pluribus._common.signed_files import write_npz
+from pluribus._common.signed_files import write_npz, write_signed_json
 from pluribus.report.charts import CHARTS
 from pluribus.report.charts.sweeps import compute_gains
 from pluribus.report.figure import number_styles
@@ -71,7 +71,7 @@ def test_names_that_contain_html_are_text_everywhere():
 def test_a_folder_is_read_and_its_damaged_files_are_named(tmp_path):
     folder = fakes.study(tmp_path, few(examples=60))
     (folder / "results" / "broken.npz").write_bytes(b"PK")
-    (folder / "study.json").write_text(json.dumps({"command": "pluribus compare --data digits --seeds 2"}))
+    write_signed_json(folder / "study.json", {"command": "pluribus compare --data digits --seeds 2"})
     html = report(folder, folder / "report.html")
     assert (folder / "report.html").read_text() == html
     assert "broken.npz" in html and "pluribus compare --data digits --seeds 2" in html

@@ -1,6 +1,5 @@
 """Experiments are resumed and judged from what is stored; what does not fit is named; every item runs when asked."""
 
-import json
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pluribus._common.signed_files import write_signed_json
 from pluribus.report.claims import Claim, ClaimVerdict
 from pluribus.reproduce.parts import Context, InParts, Part, part_path, write_part
 from pluribus.reproduce.registry import CLAIMS
@@ -156,7 +156,7 @@ def test_the_larger_scale_of_an_item_is_collected(tmp_path):
 
 def test_a_damaged_verdict_is_named(tmp_path):
     (tmp_path / "verdicts").mkdir()
-    (tmp_path / "verdicts" / "x.json").write_text(json.dumps({"item": 3}))
+    write_signed_json(tmp_path / "verdicts" / "x.json", {"item": 3})
     with pytest.raises(ValueError, match=r"x\.json' is damaged"):
         collect(tmp_path)
 

@@ -11,6 +11,7 @@ import fakes
 import numpy as np
 import pytest
 
+from pluribus._common.signed_files import write_npz
 from pluribus.results.store import Damaged, Result, group_runs, read, read_all, write
 
 
@@ -70,22 +71,6 @@ def test_a_file_cut_off_anywhere_is_named_as_damaged(path):
         assert caught.value.path == path and isinstance(caught.value, ValueError)
 
 
-def test_a_changed_byte_is_noticed_or_changes_nothing(path, result):
-    whole, generator = path.read_bytes(), np.random.default_rng(0)
-    noticed = 0
-    for place in generator.integers(len(whole), size=200):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-        try:
-            found = read(path)
-        except Damaged:
-            noticed += 1
-        else:
-            assert found.record == result.record
-            assert found.columns.keys() == result.columns.keys()
-            assert all(np.array_equal(found.columns[name], column) for name, column in result.columns.items())
-    assert noticed > 150
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -96,7 +81,7 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(path, result):
     ],
 )
 def test_a_record_that_makes_no_sense_is_damage(tmp_path, text, reason):
-    np.savez(tmp_path / "run.npz", **({} if text is None else {"record": np.array(text)}), other=np.zeros(2))
+    write_npz(tmp_path / "run.npz", {} if text is None else {"record": np.array(text)})
     with pytest.raises(Damaged, match=reason):
         read(tmp_path / "run.npz")
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import pluribus as pb
+from pluribus._common.signed_files import write_signed_json
+from pluribus.results.store import read
 from pluribus.study import Study, conduct
 from pluribus.study.chosen_run import choose_run
 
@@ -24,7 +26,7 @@ def folder(tmp_path_factory):
 def test_the_kept_weights_are_those_that_the_study_judged(folder):
     chosen = choose_run(folder, label="deep")
     predictor, data = pb.open(chosen.kept), pb.data.load("diabetes")
-    stored = np.load(folder / "results" / f"{chosen.run.name}.npz")
+    stored = read(folder / "results" / f"{chosen.run.name}.npz").columns
     encoded = data.test[:][0]
     means = predictor.ensemble.predict(data.normalise(encoded)).mean * data.target_std + data.target_mean
     np.testing.assert_allclose(means, stored["test/mean"], rtol=1e-4)
@@ -103,7 +105,7 @@ def test_a_study_is_not_a_predictor_and_a_predictor_no_study(folder, tmp_path):
 def test_code_that_a_study_names_is_not_run_unasked(folder, tmp_path):
     text = json.loads((folder / "study.json").read_text())
     text.pop("digest")
-    (tmp_path / "study.json").write_text(json.dumps({**text, "model": "python:evil.py:build"}))
+    write_signed_json(tmp_path / "study.json", {**text, "model": "python:evil.py:build"})
     with pytest.raises(ValueError, match="is not run just because a folder names it.*--model python:evil.py:build"):
         choose_run(tmp_path)
 

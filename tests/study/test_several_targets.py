@@ -92,7 +92,10 @@ def test_predicted_numbers_are_in_the_units_of_their_targets(table, capsys):
 
 def test_labels_are_answered_one_by_one(table, capsys):
     folder, frame = table
-    run("train", "--out", folder / "l", "--target", "dear,big", "--method", "packed", "--size", 2, *arguments(folder))
+    given = ("train", "--out", folder / "l", "--target", "dear,big", "--method", "packed", "--size", 2)
+    run(*given, *arguments(folder))
+    run(*given, *(word for word in arguments(folder) if word != "--quiet"))
+    assert "several labels have no promises" in capsys.readouterr().out
     run("predict", folder / "l", folder / "t.csv", "--format", "jsonl")
     rows = pd.DataFrame([json.loads(line) for line in capsys.readouterr().out.splitlines()])
     assert accuracy_score(frame["dear"], rows["dear"]) > 0.8

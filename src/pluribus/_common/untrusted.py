@@ -33,6 +33,8 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     ValueError: .: it must be a file, but it is a folder.
     """
     path = os.fspath(path)
+    if os.path.islink(path) and not os.path.exists(path):
+        raise FileNotFoundError(f"{path}: it is a link to nothing.")
     _check_is_file(path, os.stat(path))
     file = open(path, "rb", opener=_open_without_waiting)
     try:

@@ -158,7 +158,7 @@ def _promises(predictor: Any) -> list[str]:
     """What the predictor promises, and why it does not promise more."""
     record, promise, threshold = predictor.record, predictor.conformal, predictor.threshold
     if predictor.task not in ("classification", "regression"):
-        return []
+        return ["nothing is promised: segmentation and several labels have no promises"]
     if predictor.evidence is None:
         rows = "fewer than 10 validation rows: nothing is calibrated and nothing is promised. Give --validation 0.2"
         return [rows]

@@ -196,11 +196,14 @@ def _only_member(file: BinaryIO) -> Any:
 
 
 def read_npz(
-    path: str | os.PathLike[str], wanted: Collection[str] | None = None, limit: Limit = None
+    path: str | os.PathLike[str], wanted: Collection[str] | None = None, limit: Limit = None, *, own: bool = False
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """The wanted arrays of an .npz archive (None: all) and the names of all; damage is a `ValueError` that says what.
 
     The sizes that the archive claims are held against the limit before anything is unpacked.
+
+    Args:
+        own: we wrote it: it carries a digest, or is of an earlier version, which a note says
     """
     with open_file(path) as file:
         allowed = limit_for(os.fstat(file.fileno()).st_size, limit)
@@ -213,10 +216,10 @@ def read_npz(
                 if sum(members[name].file_size for name in taken) > allowed:
                     raise TooLargeError(path, allowed)
                 arrays = {name: _read_array(archive, members[name]) for name in taken}
-            check_digest(path)
+            check_digest(path, note=own)
             return arrays, list(members)
         except Exception as error:  # zipfile, zlib and numpy raise many kinds on damaged bytes
-            if isinstance(error, TooLargeError) or isinstance(error, OSError) and is_disk_error(error):
+            if isinstance(error, TooLargeError | Warning) or isinstance(error, OSError) and is_disk_error(error):
                 raise
             raise ValueError(f"it is not a complete .npz file ({error or type(error).__name__})") from None
 

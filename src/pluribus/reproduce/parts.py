@@ -206,7 +206,7 @@ class DamagedPart(ValueError):  # noqa: N818  it is what happened to the file
 def read_part(path: Path, experiment: str, part: Part) -> Stored:
     """What `write_part` wrote for this part; a file that is damaged, or of another part or setting, is named."""
     try:
-        columns, _ = read_npz(path)
+        columns, _ = read_npz(path, own=True)
         record = parse_json(str(columns.pop("record", "")))
         check_shape(record, RECORD, "its record")
     except (ValueError, OSError) as error:

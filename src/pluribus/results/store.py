@@ -110,7 +110,7 @@ def read(path: str | os.PathLike[str]) -> Result:
     if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(f"read: there is no result file {str(path)!r}.")
     try:
-        columns, _ = read_npz(path)
+        columns, _ = read_npz(path, own=True)
         record = _record(columns.pop("record", None))
         _check_columns(record, columns)
     except FileNotFoundError as error:
@@ -200,6 +200,8 @@ def _check_columns(record: Mapping[str, Any], columns: Mapping[str, np.ndarray])
             raise ValueError(f"its column {name!r} must be one value for each row, but is {column.shape}")
         if pictures and not (column.dtype == np.uint8 and (column.ndim == 3 or column.shape[3:] in ((3,), (4,)))):
             raise ValueError(f"its column {name!r} must be images, but is {column.shape} of {column.dtype}")
+        if kind == "confidence" and (np.abs(column - 0.5) > 0.501).any():
+            raise ValueError(f"its column {name!r} must be from 0 to 1, but reaches {np.nanmax(abs(column)):g}")
         first = columns.get({"test": "test/target", "examples": "examples/index"}.get(room, name), column)
         if kind != "member_label" and column.shape[:1] != first.shape[:1]:
             raise ValueError(f"its column {name!r} has {len(column)} rows, and {room!r} has another number of them")

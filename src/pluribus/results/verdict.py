@@ -21,7 +21,7 @@ from .comparison_phrases import (
     say_size,
     say_value,
 )
-from .quantities import best, distance_groups, estimate, format_interval, ood_score, quantity
+from .quantities import FEW, best, distance_groups, estimate, format_interval, ood_score, quantity
 from .store import Group, Result, group_runs
 
 
@@ -167,7 +167,7 @@ def place(found: ComparedGroups) -> list[Sentence]:
         "within noise": f"No clear difference from {reference}: ",
         "small": f"No practical difference from {reference}, less than {least}: ",
         "worse": f"Worse than {reference}: ",
-        "": f"Not compared with {reference} (no common seed, or no stored examples): ",
+        "": f"Not compared with {reference} (no common seed, or fewer than {FEW} stored examples): ",
     }
     return [Sentence("result", f"{start}{'; '.join(said[kind])}.") for kind, start in starts.items() if kind in said]
 
