@@ -221,5 +221,5 @@ def _say_unsigned(path: str | os.PathLike[str]) -> None:
     warnings.warn(
         f"{os.fspath(path)}: it was written by an earlier version, without a digest: damage to it cannot be noticed. "
         "Save it again to add one.",
-        stacklevel=3,
+        stacklevel=1,  # a place of ours, in whatever thread: the command line shows it as a line of its own, once
     )
