@@ -69,7 +69,8 @@ def regression_split(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     """Of one random split, the coverage on its test rows."""
     test, validation, training = divide(y, [0.2, 0.1], seed, stratified=False)
     whole = Split(Points(x), y)
-    parts = {"train": training, "validation": validation, "test": test}
+    order = torch.randperm(len(validation), generator=torch.Generator().manual_seed(seed))
+    parts = {"train": training, "validation": validation[order], "test": test}  # shuffled, as `pb.data.load` does
     data = Data("uci", "regression", "table", **{name: whole.take(part) for name, part in parts.items()})
     ensemble = train(*data.train[:], 0, seed)
     prediction: Any = ensemble.predict(data.test[:][0])

@@ -15,16 +15,12 @@ from pluribus._common.trees import (
     as_batch,
     device_of,
     logits_of,
-    map_rows,
-    map_tensors,
     rows_of,
     stack_trees,
     tensors_of,
-    tile,
     unstack,
 )
 from pluribus.methods._shared_trunk import shared_parts
-from pluribus.surgery.calling import restore_on_error
 from pluribus.surgery.row_splitting import rows_to_predict
 
 CPU = torch.device("cpu")
@@ -74,12 +70,6 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 @trees
-def test_tensors_of_a_tree_are_all_its_tensors(build, parts):
-    tree = build(torch.randn(3))
-    assert same(tensors_of(tree), parts(tree))
-
-
-@trees
 def test_stacked_trees_are_the_tree_of_stacked_tensors(build, parts):
     x = torch.randn(4, 3)
     stacked = stack_trees([build(row) for row in x])
@@ -93,30 +83,6 @@ def test_unstacked_trees_are_those_that_were_stacked(build, parts):
     for tree, row in zip(unstack(build(x), 4), x, strict=True):
         assert type(tree) is type(build(row))
         assert same(parts(tree), parts(build(row)))
-
-
-@trees
-def test_map_tensors_changes_every_tensor(build, parts):
-    x = torch.zeros(3)
-    assert same(parts(map_tensors(build(x), lambda t: t + 1)), [t + 1 for t in parts(build(x))])
-
-
-def test_leaves_that_are_no_tensors_stay():
-    tree = Output(torch.zeros(2), {}, None, "mine")
-    assert (map_tensors(tree, torch.neg).name, stack_trees([tree, tree]).loss) == ("mine", None)
-
-
-def test_map_rows_leaves_tensors_with_another_length_alone():
-    tree = {"x": torch.ones(3, 2), "scale": torch.tensor(2.0), "table": torch.ones(4, 3)}
-    changed = map_rows(tree, 3, torch.neg)
-    assert changed["x"].sum() == -6
-    assert changed["scale"] is tree["scale"]
-    assert changed["table"] is tree["table"]
-
-
-def test_tile_repeats_the_whole_batch_one_after_the_other():
-    tiled = tile({"x": torch.tensor([[1], [2]]), "y": torch.tensor([1, 2])}, 2, 3)
-    assert tiled["x"].flatten().tolist() == tiled["y"].tolist() == [1, 2, 1, 2, 1, 2]
 
 
 def test_rows_are_those_of_the_first_tensor_that_has_any():
@@ -223,24 +189,7 @@ def test_batch_size_below_one_is_an_error(batch_size):
         first_arguments(X, batch_size)
 
 
-# -------------------------------------------------------------------- around a run
-
-
-def test_values_are_kept_when_what_follows_fails_and_only_then():
-    tensor = torch.zeros(3)
-    with pytest.raises(KeyError), restore_on_error([tensor]):
-        tensor += 1
-        raise KeyError
-    assert not tensor.any()
-    with restore_on_error([tensor]):
-        tensor += 1
-    assert tensor.all()
-
-
-def test_unowned_are_the_largest_parts_without_an_owned_tensor():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())))
-    assert shared_parts(model, ["1.0.weight"]) == ["0", "1.1"]
-    assert shared_parts(model, ["0.bias"]) == ["1"]
+# -------------------------------------------------------------------- shared parts
 
 
 def test_unowned_knows_the_other_names_of_a_tied_tensor():

@@ -39,6 +39,9 @@ def run(monkeypatch, capsys, *words):
     [
         (["--threads", "100000"], "--threads"),
         (["--size", "1000000000"], "--size"),
+        (["--coverage", "1"], "--coverage must be above 0 and below 1"),
+        (["--risk", "0"], "--risk must be above 0 and below 1"),
+        (["--data", "diabetes", "--risk", "0.1"], "--risk: only classification has a threshold"),
         (["--set", "alpha=1e308"], "packed: alpha must be below"),
         (["--set", "alpha=" + "9" * 400], "packed: alpha must be below"),
     ],

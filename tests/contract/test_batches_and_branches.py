@@ -108,16 +108,3 @@ def test_a_buffer_that_a_later_call_writes_is_each_members_own_or_refused(method
             return
         torch.testing.assert_close(outputs, torch.stack([network(x) for network in networks]))
     assert write == "count" or method in ("single", "deep", "packed", "lora")  # whose members start alike
-
-
-@pytest.mark.parametrize("method", [name for name in pb.METHODS if name != "mimo"])
-def test_a_later_input_that_vmap_cannot_run_runs_by_the_loop(method):
-    class Turns(Late):
-        def forward(self, x):
-            y = super().forward(x[:4])
-            return y if len(x) <= 4 or float(y.detach().sum()) > 1e9 else y.exp()
-
-    ensemble = made(method, Turns(WRITES["add"]), "leave", "vmap").eval()
-    ensemble(X)
-    with pytest.warns(UserWarning, match=f'{method}: this model does not run under vmap.*ensemble.run is now "loop"'):
-        assert ensemble(torch.ones(6, 6)).shape == (ensemble.size, 4, 3)

@@ -5,7 +5,6 @@ what another member has left behind.
 """
 
 import copy
-import functools
 
 import pytest
 import torch
@@ -28,15 +27,6 @@ class Attribute(Model):
         return self.cache
 
 
-class Property(Model):
-    @functools.cached_property
-    def cache(self):
-        return self.make()
-
-    def kept(self, rows):
-        return self.cache
-
-
 class FlaggedBuffer(Model):
     """Fills a buffer, in place."""
 
@@ -51,7 +41,7 @@ class FlaggedBuffer(Model):
         return self.cache
 
 
-KINDS = Attribute, Property, FlaggedBuffer
+KINDS = Attribute, FlaggedBuffer
 
 
 def apart(kind) -> list[nn.Module]:
@@ -81,7 +71,7 @@ def test_each_member_keeps_its_own(kind, run, grad):
 
 @pytest.mark.parametrize("run", ["vmap", "loop"])
 @pytest.mark.parametrize("method", [m for m in pb.METHODS if m not in ("mimo", "mc_dropout", "single")])
-@pytest.mark.parametrize("kind", [Attribute, FlaggedBuffer])
+@pytest.mark.parametrize("kind", KINDS)
 def test_members_of_all_methods_change_with_their_weights(kind, method, run):
     """A shared weight may be cached for all, what a member owns may not: compared with a model without a cache."""
     model, x = kind(), torch.randn(5, 6)
@@ -109,24 +99,6 @@ def test_cached_parametrizations_are_each_members_own(run):
     with nn.utils.parametrize.cached():
         for _ in range(2):
             torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
-
-
-class CarriesInPlace(Model):
-    def begin(self):
-        self.state = torch.zeros(8)
-
-    def kept(self, rows):
-        self.state.add_(self.make())
-        return self.state.clone()
-
-
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-def test_what_is_carried_on_from_call_to_call_is_each_members_own(run):
-    models, x = apart(CarriesInPlace), torch.randn(5, 6)
-    ensemble, others = pb.deep(models), copy.deepcopy(models)
-    ensemble.run = run
-    for _ in range(3):
-        torch.testing.assert_close(ensemble(x), torch.stack([model(x) for model in others]), rtol=1e-4, atol=1e-5)
 
 
 def test_what_the_given_model_has_cached_is_forgotten_where_training_forgets_it():

@@ -25,44 +25,9 @@ class Model(nn.Module):
         return self.leave(self.inside(self.middle[0](self.enter(x).relu())))
 
 
-class Records(Model):
-    """Hooks on its layers record what they give; they are registered when it first runs, as transformers does."""
-
-    def begin(self):
-        self.hooked, self.recorded = False, []
-
-    def inside(self, h):
-        return torch.stack(self.recorded).sum(0) * len(self.recorded)
-
-    def forward(self, x):
-        if not self.hooked:
-            for layer in (self.enter, self.middle[0]):
-                layer.register_forward_hook(lambda layer, args, output: self.record(output))
-            self.hooked = True
-        self.recorded = []
-        return super().forward(x)
-
-    def record(self, output):
-        self.recorded.append(output)
-
-
 def apart(kind: type[nn.Module], rows: int = 5) -> tuple[list[nn.Module], Tensor]:
     torch.manual_seed(3)
     return [kind().eval() for _ in range(3)], torch.randn(rows, 6)
-
-
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-def test_hooks_that_a_pass_registers_are_each_members_own(run, grad):
-    models, x = apart(Records)
-    with torch.set_grad_enabled(grad):
-        ensemble = pb.deep(models)
-        ensemble.run = run
-        for _ in range(3):
-            expected = torch.stack([model(x) for model in models])
-            torch.testing.assert_close(ensemble(x), expected, rtol=1e-4, atol=1e-5)
-            members = torch.stack([copy.deepcopy(ensemble).member(i)(x) for i in range(3)])
-            torch.testing.assert_close(members, expected, rtol=1e-4, atol=1e-5)
 
 
 class MakesLayer(Model):
@@ -102,37 +67,6 @@ def test_parameters_that_a_pass_makes_are_refused_before_anything_is_given(kind,
         model(x)
         again = pb.deep(model, 3)
         torch.testing.assert_close(again(x), torch.stack([again.member(i)(x) for i in range(3)]), rtol=1e-4, atol=1e-5)
-
-
-class Draws(Model):
-    """A constant that is drawn when it is first needed."""
-
-    def begin(self):
-        self.drawn = None
-
-    def inside(self, h):
-        if self.drawn is None:
-            self.drawn = torch.randn(8)
-        return h * self.drawn
-
-
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("run", ["vmap", "loop"])
-def test_what_a_pass_draws_and_keeps_is_each_members_own(run, grad):
-    models, x = apart(Draws)
-    fresh, drawn = pb.deep(models), Draws().eval()
-    fresh.run = run
-    with torch.set_grad_enabled(grad):
-        torch.testing.assert_close(fresh(x), fresh(x))
-        assert len({float(member.drawn.sum()) for member in fresh.members}) == 3
-        drawn(x)
-        ensemble = pb.deep(drawn, 3)
-        ensemble.run = run
-        first = ensemble(x)
-        torch.testing.assert_close(ensemble(x), first)
-    members = [ensemble.member(i) for i in range(3)]
-    assert all(torch.equal(member.drawn, drawn.drawn) for member in members)
-    torch.testing.assert_close(torch.stack([member(x) for member in members]), first, rtol=1e-4, atol=1e-5)
 
 
 class KeepsInDict(Model):

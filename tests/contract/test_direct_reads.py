@@ -44,11 +44,6 @@ class HeadBias(Plain):
         return super().forward(x) + self.leave.bias
 
 
-class HeadInstead(Plain):
-    def forward(self, x):
-        return F.linear(self.middle(torch.relu(self.enter(x))), self.leave.weight, self.leave.bias)
-
-
 class Hook(Plain):
     """A hook of the layer itself reads its bias."""
 
@@ -78,7 +73,6 @@ KINDS = (
     Transposed,
     Penalty,
     HeadBias,
-    HeadInstead,
     EnterWeight,
     Hook,
     LastOfLayer,
@@ -149,7 +143,7 @@ def test_a_compiled_ensemble_looks_at_its_first_batch():
     for _ in range(2):
         first, second, _ = plain(x)
         assert not torch.allclose(first, second)
-    for kind in (BiasIfAny, HeadInstead, LastOfLayer):
+    for kind in (BiasIfAny, Instead, LastOfLayer):
         with pytest.raises(ValueError, match="directly, without calling"):
             torch.compile(pb.batch_ensemble(kind(), 3).eval(), backend="eager")(x)
     for method in ("batch_ensemble", "lora", "masksembles"):

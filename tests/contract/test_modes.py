@@ -72,14 +72,6 @@ def test_given_networks_keep_their_modes(given, look):
     assert modes(ensemble) == before
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("given", MODELS)
-def test_frozen_networks_are_the_separate_ones_in_eval_mode(given):
-    models, x = MODELS[given](), torch.randn(5, 3, 8, 8)
-    expected = torch.stack([copy.deepcopy(model).eval()(x) for model in models])
-    torch.testing.assert_close(pb.freeze(pb.deep(models), x)(x), expected, rtol=1e-4, atol=1e-4)
-
-
 def test_an_ensemble_is_awake_if_a_member_is():
     assert not pb.deep(MODELS["unlike"]()).training
     assert not pb.deep(MODELS["unlike"]()).pooled().training

@@ -172,18 +172,6 @@ def test_a_table_of_another_length_is_the_same_for_all_rows_in_training():
     torch.testing.assert_close(ensemble.loss((x, table), y, F.cross_entropy), torch.stack(separate).mean())
 
 
-@pytest.mark.parametrize("method", ["masksembles", "batch_ensemble"])
-def test_a_table_that_is_as_long_as_its_batch_belongs_to_all_rows(method):
-    class Graph(Mixes):
-        def forward(self, x, table):
-            return self.last(table @ torch.tanh(self.first(x)))
-
-    x, table = torch.randn(6, 6), torch.randn(6, 6)
-    ensemble = pb.METHODS[method](Graph(), 3, example=(x, table))
-    apart = torch.stack([ensemble.member(i)(x, table) for i in range(3)])
-    torch.testing.assert_close(ensemble(x, table), apart)
-
-
 def test_sparse_inputs_are_right_and_refused_in_words_where_rows_must_be_taken(tmp_path):
     class Sparse(nn.Module):
         def __init__(self):

@@ -139,6 +139,8 @@ def test_probabilities_that_are_right_are_left_alone():
     y = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
     assert find_scale(pb.Classification.from_logits(logits[None]), y) is None
     assert find_scale(pb.Classification.from_logits(4 * logits[None]), y) == pytest.approx(4, rel=0.2)
+    right = pb.Classification.from_probabilities(torch.tensor([[0.9, 0.1]]).repeat(1, 19, 1))
+    assert find_scale(right, torch.zeros(19, dtype=torch.long)) is None  # 19 right answers make no certainty
 
 
 def test_promises_change_without_training_and_are_those_of_new_ones(tmp_path):

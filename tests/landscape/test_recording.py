@@ -76,6 +76,7 @@ def test_a_recorder_serves_loops_of_ones_own():
     assert torch.allclose(run.outputs[-1], model.eval()(X).softmax(-1), atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # lightning's, on newer torch
 def test_a_lightning_module_of_ones_own_is_recorded():
     lightning = pytest.importorskip("lightning.pytorch")
 
@@ -96,8 +97,7 @@ def test_a_lightning_module_of_ones_own_is_recorded():
         enable_model_summary=False, accelerator="cpu",
     )  # fmt: skip
     batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=30)
-    with pytest.warns(Warning):  # lightning's own advice
-        trainer.fit(module, batches)
+    trainer.fit(module, batches)
     assert recorder.trajectory.steps == [1, 2, 3]
     assert torch.equal(recorder.trajectory.weights[-1], flat(module.net))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from pluribus.core.rows import MemberLayer
-from pluribus.methods._packed import group_, groups_of
+from pluribus.methods._packed import group_
 from pluribus.methods.adapted_layers import Dropped, GroupedLinear, JointInput, JointOutput, Masked, RankOne
 from pluribus.surgery.attention import Attention
 from pluribus.surgery.probing import BatchLayout
@@ -233,12 +233,6 @@ def chain() -> nn.Sequential:
     return nn.Sequential(nn.Conv1d(2, 128, 3), nn.Conv1d(128, 128, 3), nn.Flatten(), nn.Linear(128, 64))
 
 
-def test_gamma_is_lowered_where_a_group_would_get_too_few_channels():
-    assert groups_of(chain(), 0.5, 4, "0|1|3", least=32) == {"0": 1, "1": 2, "3": 4}
-    assert groups_of(chain(), 1.0, 4, "0|1|3", least=32) == {"0": 1, "1": 4, "3": 4}
-    assert groups_of(chain(), 0.5, 1, None, least=32) == {}
-
-
 def test_grouped_layers_mix_no_channels_of_different_groups():
     model = group_(chain(), {"1": 4, "3": 2}, None)
     x = torch.randn(1, 128, 3, requires_grad=True)
@@ -256,11 +250,6 @@ def test_grouped_convolution_has_the_deviation_of_one_made_with_groups(conv):
     assert model[0].weight.shape == fresh.weight.shape
     if conv is nn.Conv2d:
         assert model[0].weight.std().item() == pytest.approx(fresh.weight.std().item(), rel=0.05)
-
-
-def test_groups_that_do_not_divide_name_the_layer():
-    with pytest.raises(ValueError, match=r'5 groups must divide the channels of layer "1", but it has 128 and 128'):
-        group_(chain(), {"1": 5}, None)
 
 
 # -------------------------------------------------------------------- rows of several members
@@ -331,15 +320,6 @@ def test_rows_of_convolutions_equal_rows_run_one_by_one(kind, function, windows)
     matrices = [conv.weight * torch.outer(rows[i], columns[i])[(..., *[None] * dims)] for i in range(MEMBERS)]
     expected = torch.cat([function(row, matrices[i], b[i]) for row, i in zip(x, INDEX, strict=True)])
     close(adapted(conv, RankOne, BatchLayout(), INDEX, r=r, s=s, b=b)(x.flatten(0, 1)), expected)
-
-
-@pytest.mark.parametrize("mixin", [Masked, RankOne, Dropped])
-def test_adapted_layers_take_their_input_by_its_name(mixin):
-    ones = torch.ones(3)
-    layer = adapted(nn.Linear(3, 3, bias=False), mixin, BatchLayout(), None, mask=ones, r=ones, s=ones, b=None).eval()
-    layer.rate = 0.5
-    x = torch.randn(2, 3)
-    close(layer(input=x), layer(x))
 
 
 def test_dropped_drops_its_input_in_training_only():

@@ -5,17 +5,12 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from small import close, cnn, make, mlp, targets
+from small import close, cnn, make, mlp, plain_mlp, targets
 from torch import nn
 
 import pluribus as pb
 from pluribus.core.rows import member_layers
 from pluribus.methods.adapted_layers import GroupedLinear
-
-
-def plain_mlp(width: int = 16) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
-
 
 # -------------------------------------------------------------------- single and deep
 

@@ -1,7 +1,6 @@
 """Models of a list are stacked where they differ in nothing but weights; the oracle is each model by itself."""
 
 import functools
-from enum import Enum
 
 import numpy as np
 import pytest
@@ -24,21 +23,6 @@ class Holder(nn.Module):
         return y if self.change is None else self.change(y)
 
 
-class Tone(Enum):
-    """Two values."""
-
-    LOW, HIGH = 1, 2
-
-
-class Slotted:
-    """An object without a dictionary."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value):
-        self.value = value
-
-
 class Sum:
     """A callable object."""
 
@@ -48,10 +32,6 @@ class Sum:
     def __call__(self, y: Tensor) -> Tensor:
         """The sum."""
         return y + self.value
-
-    def twice(self, y: Tensor) -> Tensor:
-        """The sum, twice."""
-        return y + 2 * self.value
 
 
 def default(value):
@@ -74,17 +54,12 @@ CHANGES = {
     "closure": closure,
     "closure over a tensor": lambda value: closure(torch.tensor(value)),
     "partial": lambda value: functools.partial(torch.add, other=value),
-    "method of an object": lambda value: Sum(value).twice,
     "callable object": Sum,
     "hidden module": lambda value: functools.partial(lambda held, y: held[0](y), hidden(value)),
 }
 HELD = {
     "array": lambda value: np.full(3, value),
     "tensor in a list": lambda value: [torch.full((3,), value)],
-    "zero with a sign": lambda value: 0.0 if value == 1.0 else -0.0,
-    "object with slots": Slotted,
-    "set": lambda value: {value, "a"},
-    "enumeration": lambda value: Tone.LOW if value == 1.0 else Tone.HIGH,
     "chance of torch": lambda value: torch.Generator().manual_seed(int(value)),
     "hidden module": hidden,
 }

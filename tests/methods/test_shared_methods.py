@@ -6,17 +6,12 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from small import Encoder, Recurrent, close, cnn, make, mlp, targets
+from small import Encoder, Recurrent, close, cnn, make, mlp, plain_mlp, targets
 from torch import Tensor, nn
 from torch.func import functional_call
 
 import pluribus as pb
 from pluribus.surgery.copying import state
-
-
-def plain_mlp(width: int = 16) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
-
 
 # -------------------------------------------------------------------- rank-1 vectors
 

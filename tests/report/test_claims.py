@@ -86,9 +86,9 @@ def test_a_fan_stands_upright_and_tells_every_value_at_its_place():
     corners = np.stack([np.cos(angles), np.sin(angles)], 1)
     places = corners[:, None] * np.linspace(0, 1.5, 4)[None, :, None]
     z = np.arange(20.0).reshape(5, 4)
-    svg = fan_chart(places, z, "loss", others={"accuracy": z / 20}, corners=corners, ends=list(STYLES), styles=STYLES)
+    svg = fan_chart(places, z, "loss", corners=corners, ends=list(STYLES), styles=STYLES)
     told = [one for one in titles(svg) if "of the way" in one]
-    assert told[7] == "0.25 of the way, 1.00 of the radius: loss 7, accuracy 0.35" and len(told) == 20
+    assert told[7] == "0.25 of the way, 1.00 of the radius: loss 7" and len(told) == 20
     (line,) = re.findall(r'<path class="line strong plain"[^>]* d="M([^"]*)"', svg)
     drawn = np.array([[float(n) for n in point.split()] for point in line.split("L")])
     gaps, expected = (np.linalg.norm(p[:, None] - p[None], axis=-1) for p in (drawn, corners))

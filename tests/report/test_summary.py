@@ -95,12 +95,6 @@ def test_what_would_change_the_advice_names_other_budgets_and_close_rivals():
     assert re.match(r"deep may be better than packed: about \d+ seeds should decide it\.", said.changes[1])
 
 
-def test_close_rivals_are_named_in_one_sentence():
-    noisy = {"deep": [0.15, 0.21, 0.16, 0.20], "mimo": [0.16, 0.20, 0.15, 0.21]}
-    (said,) = [text for text in summary_of(study(single=CLEAR["single"], **noisy)).changes if "may be better" in text]
-    assert re.match(r"(deep and mimo|mimo and deep) may be better than single: about \d+ seeds", said)
-
-
 # ---------------------------------------------------------------- charts
 
 

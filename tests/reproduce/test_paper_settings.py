@@ -23,7 +23,7 @@ from pluribus.reproduce.published import mimo as mimo_printed
 from pluribus.reproduce.published import packed as packed_printed
 from pluribus.reproduce.registry import CLAIMS
 from pluribus.reproduce.studies import Compared
-from pluribus.results.quantities import quantity
+from pluribus.results.quantities import estimate, quantity
 from pluribus.results.store import Group, Result
 from pluribus.study.baselines import entry
 from pluribus.training.recipes import recipe
@@ -343,6 +343,16 @@ def test_packed_table2_shows_the_columns_of_the_paper():
     header = " ".join(claim.judge({"x": Compared({"packed": Group("packed", (result,))})}).header)
     assert "AUROC OOD (MI), textures" in header and "FPR95 OOD (MI), imagenet_o" in header
     assert all(f"{name}, imagenet_r" in header for name in ("Accuracy", "NLL", "ECE"))
+
+
+@pytest.mark.parametrize(("method", "score"), [("single", 0.7), ("mimo", 0.7), ("packed", 0.8), ("deep", 0.8)])
+def test_packed_table2_scores_one_pass_by_its_confidence_and_ensembles_by_mutual_information(method, score):
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)), torch.zeros(2, 4)
+    passes = cost(call_method(METHODS[method], model, 4, {}, x), x).forward_passes
+    scores = {"msp": {"auroc": 0.7}, "mutual_information": {"auroc": 0.8}}
+    record = {"label": method, "method": method, "seed": 0, "metrics": {}, "cost": {"forward_passes": passes},
+              "task": "classification", "outside": {"textures": scores}}  # fmt: skip
+    assert estimate(Group(method, (Result(record),)), "auroc_mi").value == score
 
 
 def test_every_printed_column_of_mimos_table_4_is_a_quantity():

@@ -177,6 +177,8 @@ def test_no_interval_leaves_the_range_of_its_metric():
     one = fakes.classification("single")
     one.record["metrics"]["ece"] = {"value": 0.002, "low": -0.03, "high": 0.06}  # bootstraps less their bias
     assert estimate(Group("single", (one,)), "ece") == (0.002, 0.0, 0.06)
+    runs = [Result({**one.record, "seed": seed, "metrics": {"ece": {"value": seed / 2}}}, {}) for seed in (0, 1)]
+    assert estimate(Group("single", tuple(runs)), "ece") == (0.25, 0.0, 1.0)  # by Student's t to 3.4
 
 
 def test_a_hundred_right_of_a_hundred_is_not_certain():
@@ -337,6 +339,7 @@ def test_numbers_are_printed_with_what_their_intervals_support():
     assert format_interval(Interval(0.1123, 0.1081, 0.1169), "nll") == "0.112 [0.108, 0.117]"
     assert format_interval(Interval(0.9, 0.85, 0.95), "accuracy") == "90.0 % [85.0, 95.0]"
     assert format_interval(Interval(0.1123), "nll") == "0.112"
+    assert format_interval(Interval(0.00412, 0.00411, 0.00413), "ece") == "0.0041"  # no width that digits do not show
     assert format_interval(Interval(0.05, 0.0012, 0.11), "nll") == "0.050 [0.001, 0.110]"  # it leaves zero out
     assert format_interval(Interval(0.05, -0.0012, 0.11), "nll") == "0.05 [0.00, 0.11]"
     assert format_interval(Interval(61706, 61706, 61706), "parameters") == "61.7 k"

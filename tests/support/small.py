@@ -40,6 +40,11 @@ def mlp() -> nn.Module:
     )
 
 
+def plain_mlp(width: int = 16) -> nn.Module:
+    """A chain without dropout."""
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES))
+
+
 def cnn() -> nn.Module:
     """Convolutions, a residual block, batch normalisation."""
     return nn.Sequential(
@@ -56,12 +61,12 @@ def cnn() -> nn.Module:
 class Encoder(nn.Module):
     """Attention that has time first inside, and dropout called as a function."""
 
-    def __init__(self, layers: int = 1) -> None:
+    def __init__(self, layers: int = 1, classes: int = CLASSES) -> None:
         super().__init__()
         self.enter = nn.Linear(5, 8)
         layer = nn.TransformerEncoderLayer(8, 2, 16)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.head = nn.Linear(8, CLASSES)
+        self.head = nn.Linear(8, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, time, 5) -> (batch, classes)."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from small import Encoder
 from torch import Tensor, nn
 
 CLASSES = 10
@@ -141,21 +142,6 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(self.embedding(words))[0][:, -1])
 
 
-class Encoder(nn.Module):
-    """A transformer encoder that has time first inside, as PyTorch's does by default."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Linear(5, 16)
-        layer = nn.TransformerEncoderLayer(16, 4, 32)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(16, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores from the mean over time."""
-        return self.head(self.encoder(self.embedding(x).transpose(0, 1)).mean(0))
-
-
 class UNet(nn.Module):
     """Down and up again, with concatenations; one class score per pixel."""
 
@@ -198,7 +184,7 @@ ZOO: dict[str, Case] = {
     ),
     "lstm": Case(Recurrent, tokens, "head"),
     "transformer_encoder": Case(
-        Encoder, lambda: torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1)), "head"
+        lambda: Encoder(2, CLASSES), lambda: torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1)), "head"
     ),
     "unet": Case(UNet, images(16), "head"),
     "tied": Case(Tied, tokens, "two|norm"),

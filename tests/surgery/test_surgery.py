@@ -1,21 +1,18 @@
 """Copies of a model with layers changed: what changes, what stays, and what the errors say."""
 
 import copy
-import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
-from small import Residual, Tied, close, cnn
+from small import Tied, cnn
 from torch import Tensor, nn
 
 import pluribus as pb
-from pluribus.core.rows import Rows
-from pluribus.methods.adapted_layers import Dropped, Masked
-from pluribus.surgery.calling import call, call_order, evaluation_mode
-from pluribus.surgery.copying import aliases, assign_, duplicate, state
+from pluribus.methods.adapted_layers import Dropped
+from pluribus.surgery.calling import call, call_order
+from pluribus.surgery.copying import duplicate, state
 from pluribus.surgery.initial_laws import reinitialize
-from pluribus.surgery.probing import BatchLayout
 from pluribus.surgery.replacing import adapt_, expose_weights, replace
 from pluribus.surgery.selecting import exact_pattern, matches, pick
 
@@ -173,27 +170,6 @@ def test_reset_of_names_changes_only_those():
     assert names <= changed <= {"0.weight", "3.norm.running_mean", "3.norm.running_var", "3.norm.num_batches_tracked"}
 
 
-# -------------------------------------------------------------------- copies and names
-
-
-def test_state_names_a_tied_tensor_once_and_aliases_all_its_names():
-    names = [name for name, _ in state(Tied())]
-    assert names == ["enter.weight", "enter.bias", "one.weight", "one.bias", "head.weight", "head.bias"]
-    assert aliases(Tied()) == {n: {n} | ({"two.weight"} if n == "one.weight" else set()) for n in names}
-
-
-def test_assigned_values_stand_everywhere_a_tensor_is_tied_to():
-    model, value = Tied(), torch.randn(6, 6)
-    model.one.weight.requires_grad_(False)
-    bias = model.one.bias
-    assign_(model, {"one.weight": value})
-    assert model.one.weight is model.two.weight
-    assert torch.equal(model.two.weight, value)
-    assert isinstance(model.one.weight, nn.Parameter)
-    assert not model.one.weight.requires_grad
-    assert model.one.bias is bias
-
-
 # -------------------------------------------------------------------- running a model once
 
 
@@ -213,27 +189,6 @@ def test_called_gives_the_layers_in_the_order_of_their_first_call():
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
-def mixed() -> nn.Module:
-    model = nn.Sequential(Residual(4), nn.Linear(4, 4))
-    model[0].norm.eval()
-    return model
-
-
-def modes(model: nn.Module) -> list[bool]:
-    return [m.training for m in model.modules()]
-
-
-def test_quiet_restores_everything_after_an_error():
-    model = mixed()
-    before = modes(model)
-    hook = model[1].register_forward_hook(lambda *_: None)
-    with pytest.raises(KeyError), evaluation_mode(model, hook):
-        raise KeyError
-    assert modes(model) == before
-    assert torch.is_grad_enabled()
-    assert not model[1]._forward_hooks
-
-
 @pytest.mark.parametrize(
     ("example", "shapes"),
     [
@@ -249,16 +204,6 @@ def test_example_that_does_not_fit_says_its_shape_and_what_to_give(example, shap
         call("packed", Backwards(), example)
 
 
-# -------------------------------------------------------------------- adapting
-
-
-def masked(layer: nn.Module, mask: Tensor) -> nn.Module:
-    layer.register_buffer("mask", mask)
-    adapt_(layer, Masked)
-    layer.begin_()
-    return layer
-
-
 def test_adapted_layer_keeps_its_tensors_its_kind_and_its_place():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     names, layer, weight = list(model.state_dict()), model[1], model[1].weight
@@ -270,39 +215,6 @@ def test_adapted_layer_keeps_its_tensors_its_kind_and_its_place():
     assert type(layer).__name__ == "DroppedLinear"
     assert list(model.state_dict()) == names
     assert type(model[0]) is nn.Linear
-
-
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-def test_copies_of_an_adapted_layer_are_of_its_class_and_share_nothing(again):
-    layer = masked(nn.Linear(6, 2), torch.tensor([1.0, 0, 1, 0, 1, 1]))
-    layer.layout = BatchLayout(1)
-    other = again(layer)
-    assert type(other) is type(layer)
-    assert (other.layout, other.rows is layer.rows) == (BatchLayout(1), False)
-    x = torch.randn(2, 6)
-    assert torch.equal(other(x), layer(x))
-    with torch.no_grad():
-        other.weight.zero_()
-    assert layer.weight.any()
-
-
-def test_copies_of_a_model_still_share_one_index():
-    rows, model = Rows(), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    for layer in model:
-        masked(layer, torch.ones(3)).rows = rows
-    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
-    assert other[0].rows is other[1].rows
-    assert other[0].rows is not rows
-
-
-def test_layer_can_be_adapted_twice():
-    mask = torch.tensor([1.0, 0, 1])
-    layer = masked(nn.Linear(3, 2), mask)
-    adapt_(layer, Dropped)
-    layer.rate = 0.5
-    x = torch.randn(4, 3)
-    close(copy.deepcopy(layer).eval()(x), F.linear(x * mask, layer.weight, layer.bias))
-    assert not torch.allclose(layer.train()(x), layer.eval()(x))
 
 
 class Conv1D(nn.Module):

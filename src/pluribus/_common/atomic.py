@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
-import re
 import secrets
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,19 +13,13 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-HERE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # a folder may be shared by machines
-
-PART = re.compile(r"(?:\..+\.)?pluribus-([0-9a-f]{8})-([0-9]+)-[0-9a-f]{8}(-folder)?")
-
-DAY = 86400  # seconds after which a part is stale wherever it was written
-
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A new path beside `path` to write to; the file written there takes the place of `path` at the end.
 
-    If anything fails, or the process is interrupted, `path` stays as it was and nothing is left beside it. What a
-    killed process left there is removed by the next that writes to the folder.
+    If anything fails, or the process is interrupted, `path` stays as it was and nothing is left beside it. A process
+    that is killed leaves a file whose name begins with a dot and says pluribus.
 
     >>> with atomic_write("settings.json") as temporary:
     ...     temporary.write_text("{}")
@@ -40,8 +28,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     '{}'
     """
     path = Path(path)
-    remove_stale_parts(path.parent)
-    temporary = path.with_name(f".{path.name}.{_mark()}")
+    temporary = path.with_name(f".{path.name}.pluribus-{secrets.token_hex(8)}")
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -51,28 +38,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def temporary_folder(beside: Path | None = None) -> Iterator[Path]:
-    """A new private folder, removed at the end; leftovers of our own killed processes are removed first.
-
-    Args:
-        beside: where something is to be moved to from there; by default the folder is where the system has such
-
-    >>> with temporary_folder() as folder:
-    ...     (folder / "work").touch()
-    >>> folder.exists()
-    False
-    """
-    place = Path(tempfile.gettempdir()) if beside is None else beside.parent
-    remove_stale_parts(place)
-    folder = place / f"{'' if beside is None else f'.{beside.name}.'}{_mark()}-folder"
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_place(caller: str, path: Path) -> None:
@@ -115,39 +80,3 @@ def move_aside(path: Path) -> None:
     """Move a folder out of the way where a file should be; its content may be somebody's."""
     if path.is_dir() and not path.is_symlink():
         path.rename(next(to for i in range(1000) if not (to := path.with_name(f"{path.name}.damaged-{i}")).exists()))
-
-
-def remove_stale_parts(folder: Path) -> None:
-    """Remove what our own processes were still writing to a folder when they died, and nothing else."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            found = PART.fullmatch(entry.name)
-            if found and _is_stale(entry, found[1], int(found[2])):
-                if found[3] and entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                elif not found[3] and entry.is_file(follow_symlinks=False):
-                    with suppress(OSError):
-                        os.unlink(entry.path)
-
-
-def _mark() -> str:
-    """What a part is recognised by once its process is gone."""
-    return f"pluribus-{HERE}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _is_stale(entry: os.DirEntry[str], machine: str, process: int) -> bool:
-    if machine == HERE and not _is_alive(process):
-        return True
-    return time.time() - entry.stat(follow_symlinks=False).st_mtime > DAY
-
-
-def _is_alive(process: int) -> bool:
-    if os.name == "nt":  # asking would end the process
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it belongs to somebody else
-        return True
-    return True

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .._common.text_tables import plural
 from .common import options
 from .common.messages import safe_text, say, screen
 
@@ -131,4 +132,4 @@ def _try(
     display.show_tables(verdicts(outcome.results))
     for name, reason in outcome.failed.items():
         say("[bold red]failed:[/]", f"{name}: {reason}")
-    print(f"After {epochs} epochs each, with one seed: a first impression, no verdict.")
+    print(f"After {plural(epochs, 'epoch')} each, with one seed: a first impression, no verdict.")

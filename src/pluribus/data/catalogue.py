@@ -174,7 +174,9 @@ def encoded(
             except ValueError as error:
                 raise error if str(error).startswith(str(source)) else ValueError(f"{source}: {error}") from None
         if isinstance(source, list) and source and isinstance(source[0], str | Path):
-            raise ValueError(f"{source[0]}: this predictor takes tables (CSV or Parquet), not images or other files.")
+            raise ValueError(
+                f"{source[0]}: this predictor takes a table (a file or a data frame), not images or texts."
+            )
         return tables.encode_table(encoding, require("pandas", "reading tables", "data").DataFrame(source))
     channels, height, width = encoding["shape"]
     whole = encoding["task"] == "segmentation"

@@ -11,15 +11,16 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .._common.atomic import check_place, temporary_folder
+from .._common.atomic import check_place
 from .._common.optional import require
 from .._common.torch_private import pytree
 from .._common.trees import Batch, as_batch, logits_of, rows_of, tensors_of
@@ -245,15 +246,9 @@ def _input_names(ensemble: nn.Module, batch: Batch, taken: Sequence[str]) -> tup
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
     """A place for the file in a new folder beside it; what is there at the end is moved, or nothing is."""
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(temporary_folder(path))
-        except OSError as error:
-            raise PermissionError(
-                f"export: the folder {str(path.parent)!r} cannot be written to ({error.strerror}). Choose another one."
-            ) from error
-        yield folder / path.name
-        for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):  # the weights' file first
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder) / path.name
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file.name == path.name):  # the weights' file first
             os.replace(file, path.parent / file.name)
 
 

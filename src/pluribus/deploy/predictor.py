@@ -47,6 +47,7 @@ from .promises import (
     COVERAGE,
     Evidence,
     calibrated_by,
+    check_promises,
     find_cascade,
     find_threshold,
     gather_evidence,
@@ -130,18 +131,13 @@ class Predictor:
             coverage: how often sets and intervals contain the truth; None: as before
             risk: the largest error rate of accepted answers; None: as before
         """
-        wanted = {"--coverage": coverage, "--risk": risk}
-        for name, value in wanted.items():
-            if value is not None and not 0 < value < 1:
-                raise ValueError(f"{name} must be between 0 and 1, but it is {value}.")
+        check_promises("predict", self.task, coverage, risk)
         evidence = self.evidence
         if evidence is None:
             raise ValueError(
                 "predict: this folder keeps no calibration rows, so its promises cannot be changed. Train again with "
                 "validation rows (--validation 0.2); segmentation and several labels have no promises."
             )
-        if risk is not None and evidence.score is None:
-            raise ValueError("--risk: only classification has a threshold. For regression, use --coverage.")
         kept = dict(self.record)
         if coverage is not None:
             kept["conformal"] = plain_promise(evidence.conformal(coverage))

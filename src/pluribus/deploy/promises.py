@@ -19,7 +19,8 @@ from ..core.ensemble import Ensemble
 from ..data.dataset import Data, Split
 from ..uncertainty.abstention import Threshold, abstain
 from ..uncertainty.calibration import Calibrated, calibrate
-from ..uncertainty.calibration_maps import Temperature, Variance
+from ..uncertainty.calibration_maps import TEMPERATURES, Temperature, Variance
+from ..uncertainty.checks import check_share
 from ..uncertainty.classification import Classification
 from ..uncertainty.conformal_prediction import INTERVALS, SETS, Conformal, conformal
 from ..uncertainty.regression import Regression
@@ -154,12 +155,16 @@ def gather_evidence(ensemble: Ensemble | Cascade, data: Data, rows: Split | None
 
 
 def find_scale(prediction: Any, target: Tensor) -> float | None:
-    """The factor of variances; or the temperature, where it lowers the held-out NLL by more than chance does."""
+    """The factor of variances; or the temperature, where it lowers the held-out NLL by more than chance does.
+
+    Where every label is right, no temperature is the best: the search would end at its limit, with certainty.
+    """
     if isinstance(prediction, Regression):
         return calibrate(prediction, target).scaling.factor
     fitted = calibrate(prediction, target, method="temperature", when="before")
     row = next(row for row in fitted.table if row["method"] == "temperature")
-    return fitted.scaling.value if row["gain"] > row["gain_error"] else None
+    found: float = fitted.scaling.value
+    return found if row["gain"] > row["gain_error"] and found > TEMPERATURES[0] else None
 
 
 def evidence_of(prediction: Any, target: Tensor, scale: float | None = None) -> Evidence:
@@ -176,6 +181,15 @@ def plain_promise(promise: Conformal) -> dict[str, Any]:
     """Sets or intervals as plain values, for a record."""
     numbers = {"quantile": promise.quantile.tolist(), "most": promise.most.tolist()}
     return {"kind": promise.kind, "coverage": promise.coverage, "examples": promise.examples, **numbers}
+
+
+def check_promises(where: str, task: str, coverage: float | None, risk: float | None) -> None:
+    """Refuse what no rows could promise, before anything is trained."""
+    for name, value in {"--coverage": coverage, "--risk": risk}.items():
+        if value is not None:
+            check_share(where, name, value)
+    if risk is not None and task != "classification":
+        raise ValueError(f"{where} --risk: only classification has a threshold. For regression, use --coverage.")
 
 
 def promises(evidence: Evidence, coverage: float, risk: float | None) -> dict[str, Any]:

@@ -53,8 +53,11 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
         raise ValueError(f"save: the method {ensemble.method!r} is unknown. Choose from {quote_names(METHODS)}.")
     path = Path(path)
     check_place("save", path)
-    base = "" if whole else _base_hash(ensemble)
-    left_out = _shared_tensors(ensemble) if base else {}
+    shared = {} if whole or not ensemble.base else _shared_tensors(ensemble)
+    base = (
+        ensemble.base if shared and hash_tensors(shared) == ensemble.base else ""
+    )  # it is what the ensemble was made of
+    left_out = shared if base else {}
     tensors = {name: tensor for name, tensor in state(ensemble.module) if name not in left_out}
     write_safetensors(
         path, tensors, {"pluribus": json.dumps({**_header(ensemble), "base": base, "extra": _extra_states(ensemble)})}
@@ -153,11 +156,6 @@ def _check_base(header: Mapping[str, Any], made: Ensemble) -> None:
             f"the model given have {made.base or 'none, since they have no values'}. Give the model with the weights "
             f"that pb.{header['method']} was given."
         )
-
-
-def _base_hash(ensemble: Ensemble) -> str:
-    """The hash of what is shared, if it is what the ensemble was made of."""
-    return ensemble.base if ensemble.base and hash_tensors(_shared_tensors(ensemble)) == ensemble.base else ""
 
 
 def _shared_tensors(ensemble: Ensemble) -> dict[str, Tensor]:

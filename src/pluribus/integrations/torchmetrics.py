@@ -67,14 +67,10 @@ class Streaming(Metric):
 
     def compute(self) -> Tensor:
         """The metric of everything seen; NaN where no label was."""
-        columns = [_rows_first(need, _whole(need, getattr(self, need))) for need in self.needs]
+        columns = [_rows_first(need, dim_zero_cat(getattr(self, need))) for need in self.needs]
         seen = all(column.numel() and (column.any() or self.needs != ("class_bins",)) for column in columns)
         value = METRICS[self.name].function(*columns, **self.settings) if seen else math.nan
         return torch.tensor(value, dtype=torch.float64)
-
-
-def _whole(need: str, parts: Any) -> Tensor:
-    return parts if need == "class_bins" else dim_zero_cat(parts)
 
 
 def _rows_first(need: str, column: Tensor) -> Tensor:

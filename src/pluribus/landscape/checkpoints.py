@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._common.atomic import check_place
 from .._common.signed_files import check_digest, read_checkpoint_file, read_safetensors, write_safetensors
 from .._common.untrusted import check_shape, is_plain_tensor, parse_json
 from ..core.ensemble import TASKS
@@ -129,18 +129,10 @@ class Trajectory(Networks):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trajectory as one safetensors file; it is complete or not there."""
         path = Path(path)
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"save: the folder {str(path.parent)!r} does not exist. Create it first.")
+        check_place("save", path)
         tensors = {"weights": self.weights, **{f"buffers.{n}": t for n, t in self.buffers.items()}}
         tensors |= {f"solution.{name}": tensor for name, tensor in state(self.model)}
         tensors |= {n: t for n, t in (("answers", self.answers), ("targets", self.targets)) if t is not None}
-        needed = sum(tensor.nbytes for tensor in tensors.values())
-        free = shutil.disk_usage(path.parent).free
-        if needed > free:
-            raise OSError(
-                f'save: the trajectory needs {needed:,} bytes, but {free:,} are free. Record with dtype="float16", '
-                "keep= or a larger every=."
-            )
         header = {"format": FORMAT, "steps": self.steps, "task": self.task, "class_dim": self.class_dim}
         write_safetensors(path, tensors, {"pluribus_trajectory": json.dumps(header)})
 
@@ -159,12 +151,15 @@ class Trajectory(Networks):
                 f"load: {str(path)!r} holds no trajectory ({error}). Give a file that Trajectory.save wrote."
             ) from error
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        parts = {key: _below(tensors, key) for key in ("buffers.", "solution.")}
+        buffers, solution = (
+            {name.removeprefix(key): tensor for name, tensor in tensors.items() if name.startswith(key)}
+            for key in ("buffers.", "solution.")
+        )
         module = duplicate(model)
-        _load_(module, parts["solution."], None)
+        _load_(module, solution, None)
         check_digest(path, note=True)
         more = (header["steps"], tensors.get("answers"), tensors.get("targets"), header["task"], header["class_dim"])
-        return cls(module, tensors["weights"], parts["buffers."], *more)
+        return cls(module, tensors["weights"], buffers, *more)
 
 
 @dataclass(frozen=True)
@@ -284,10 +279,6 @@ def _check_trajectory(header: Any, tensors: Mapping[str, Tensor]) -> None:
     rows = {name: t for name, t in tensors.items() if name == "answers" or name.startswith("buffers.")}
     if short := [name for name, tensor in rows.items() if not tensor.ndim or len(tensor) != steps]:
         raise ValueError(f"it must hold {quote_names(short, 3)} of {steps} steps")
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:

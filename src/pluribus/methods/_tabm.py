@@ -31,14 +31,12 @@ from .method_info import Paper, method_info
 from .warm_start import SHARES, warn_if_trained
 
 
-def _study_settings(model: nn.Module, dropout: float | None) -> dict[str, Any]:
-    return {"init": "normal", "chunks": model.chunks} if getattr(model, "embeds_numbers", False) else {}
-
-
 @method_info(
     nearer=lambda given: [{"std": 0.5 * share} for share in SHARES],
     for_tables=True,
-    study_settings=_study_settings,
+    study_settings=lambda model, dropout: (
+        {"init": "normal", "chunks": model.chunks} if getattr(model, "embeds_numbers", False) else {}
+    ),
     paper=Paper(
         "Gorishniy, Yury and Kotelnikov, Akim and Babenko, Artem",
         "TabM: Advancing Tabular Deep Learning with Parameter-Efficient Ensembling",

@@ -132,7 +132,7 @@ def _build(
         model = build(**{key: value for key, value in offered.items() if key in takes or key in known}, **options)
     except Exception as error:  # whatever the code of a user raises, or ours on sizes that no network has
         raise ValueError(
-            f"model: {spec} cannot build a network with {offered}: {type(error).__name__}: {error}."
+            f"model: {spec} cannot build a network with {offered}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: {spec} must give an nn.Module, but it gives a {type(model).__name__}.")

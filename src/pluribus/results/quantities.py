@@ -27,6 +27,7 @@ class Quantity:
     digits: int | None = 3  # decimals in the table; None: three significant digits with k, M, G
     factor: float = 1  # what the stored value is multiplied with, such as 100 for shares shown in percent
     meaning: str = ""
+    most: float = math.inf  # what no value exceeds; of a share it is 1
 
 
 def quantity(name: str) -> Quantity:
@@ -164,7 +165,7 @@ def best(groups: Sequence[Group], name: str) -> Group | None:
 def _limits(name: str, task: str) -> tuple[float, float]:
     """What the quantity cannot exceed, so that its interval ends there: only the NLL of densities can be negative."""
     low = -math.inf if quantity(name).title.endswith("NLL") and not has_classes(task) else 0.0
-    return low, 1.0 if quantity(name).unit == "%" else math.inf
+    return low, 1.0 if quantity(name).unit == "%" else quantity(name).most
 
 
 # ---------------------------------------------------------------- printing
@@ -213,7 +214,7 @@ def format_interval(found: Interval, name: str) -> str:
     while digits < 4 and found.low * found.high > 0 and not min(map(abs, found[1:])) * factor >= 0.5 * 10**-digits:
         digits += 1  # an end that is not zero does not print as zero
     shown = [format_fixed(number * factor, digits) for number in found]
-    return f"{shown[0]}{unit} [{shown[1]}, {shown[2]}]"
+    return shown[0] + unit + (f" [{shown[1]}, {shown[2]}]" if shown[1] != shown[2] else "")
 
 
 # ---------------------------------------------------------------- reading
@@ -321,6 +322,7 @@ OOD = ("auroc", "aupr", "fpr95")
 PARTS = ("train", "scaled")  # "train_accuracy": on training rows; "scaled_nll": after temperature scaling
 OWN_SCORE = {f"{name}_mi": name for name in OOD}  # by mutual information, as Packed-Ensembles judges on ImageNet
 _OWN = "by mutual information; single network and MIMO: MSP"
+_ECE = Quantity("ECE", "lower", "", 4, 1, "expected calibration error: |confidence − accuracy|, 15 bins", most=1)
 _SHARE = Quantity("Accuracy", "higher", "%", 2, 100, "share of test examples with the right label")
 
 COSTS = {  # where each is stored; records of earlier versions know nothing of deployed costs
@@ -343,9 +345,9 @@ QUANTITIES: dict[str, Quantity] = {
     "accuracy": _SHARE,
     "mean_iou": Quantity("mIoU", "higher", "%", 2, 100, "intersection over union, mean over the classes"),
     "nll": Quantity("NLL", "lower", meaning="negative log-likelihood of the mean prediction: punishes overconfidence"),
-    "brier": Quantity("Brier", "lower", meaning="squared error of the probabilities, summed over classes"),
-    "ece": Quantity("ECE", "lower", digits=4, meaning="expected calibration error: |confidence − accuracy|, 15 bins"),
-    "aurc": Quantity("AURC", "lower", digits=4, meaning="area under the risk-coverage curve"),
+    "brier": Quantity("Brier", "lower", most=2, meaning="squared error of the probabilities, summed over classes"),
+    "ece": _ECE,
+    "aurc": Quantity("AURC", "lower", digits=4, most=1, meaning="area under the risk-coverage curve"),
     "rmse": Quantity("RMSE", "lower", meaning="root of the mean squared error"),
     "mae": Quantity("MAE", "lower", meaning="mean absolute error"),
     "crps": Quantity("CRPS", "lower", meaning="continuous ranked probability score"),
@@ -360,11 +362,11 @@ QUANTITIES: dict[str, Quantity] = {
     "fpr95_mi": Quantity("FPR95 OOD (MI)", "lower", "%", 1, 100, _OWN),
     "cacc": replace(_SHARE, title="cAcc", meaning="accuracy, mean over corruptions and severities"),
     "cnll": Quantity("cNLL", "lower", meaning="NLL, mean over corruptions and severities"),
-    "cece": Quantity("cECE", "lower", digits=4, meaning="ECE, mean over corruptions and severities"),
+    "cece": replace(_ECE, title="cECE", meaning="ECE, mean over corruptions and severities"),
     "train_accuracy": replace(_SHARE, title="Training accuracy", meaning="on up to 1,000 of the training rows"),
     "train_nll": Quantity("Training NLL", "lower", meaning="on up to 1,000 of the training rows"),
     "scaled_nll": Quantity("NLL, scaled", "lower", meaning="after temperature scaling on calibration rows"),
-    "scaled_ece": Quantity("ECE, scaled", "lower", digits=4, meaning="after temperature scaling on calibration rows"),
+    "scaled_ece": replace(_ECE, title="ECE, scaled", meaning="after temperature scaling on calibration rows"),
     "accuracy_among_known": replace(_SHARE, title="Accuracy among known", meaning="only classes that can be right"),
     "anchor_accuracy": replace(_SHARE, title="Anchors", meaning="share of anchor frames with a right label (pm-0)"),
     "stable_accuracy": replace(_SHARE, title="Stable", meaning="sets of similar frames that are all right (pm-k)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -138,19 +138,6 @@ def track_modules(model: nn.Module, stack: list[str]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def restore_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restore the tensors' values if what follows fails."""
-    values = [tensor.clone() for tensor in tensors]
-    try:
-        yield
-    except BaseException:
-        with torch.no_grad():
-            for tensor, value in zip(tensors, values, strict=True):
-                tensor.copy_(value)
-        raise
 
 
 @contextmanager

@@ -251,7 +251,7 @@ class TrainingModule(LightningModule):
         epoch = self.current_epoch
         kept = "those before training" if epoch == 0 else f"those after epoch {epoch - 1}"
         raise NotFinite(
-            f"fit: {what} of epoch {epoch}: {_diagnose(data)}. Training has stopped, and the weights are {kept}"
+            f"fit: in epoch {epoch}, {what}: {_diagnose(data)}. Training has stopped, and the weights are {kept}"
         )
 
     # ---------------------------------------------------------------- helpers

@@ -59,8 +59,9 @@ def check_classes(members: Tensor, target: Tensor | np.ndarray, class_dim: int, 
     shaped = given.reshape(expected) if given.shape in ((*expected, 1), (expected[0], 1, *expected[1:])) else given
     if shaped.shape != expected:
         raise ValueError(
-            f"{name}: targets must be one class number per example, not one-hot rows, {tuple(expected)}, but the "
-            f"shape is {tuple(given.shape)}. For one-hot or soft targets, give target.argmax over the classes."
+            f"{name}: targets must be class numbers of the shape {tuple(expected)}, but theirs is "
+            f"{tuple(given.shape)}. For one-hot or soft targets, give target.argmax over the classes; for several "
+            'labels in each row, set ensemble.task = "binary" and give each a 0 or 1.'
         )
     numbers = shaped.long()
     wrong = (numbers < 0) | (numbers >= classes) | (numbers != shaped)  # the last: not a whole number, or NaN

@@ -116,6 +116,7 @@ def upgrade(
     check_model("upgrade", model)
     size, allowed = check_size("upgrade", size), Budget.of(budget)
     check_share("upgrade", "coverage", coverage)
+    check_share("upgrade", "risk", risk)
     if goal not in GOALS:
         raise ValueError(f"upgrade: the goal {say_unknown(goal, GOALS)}")
     if goal == "ood" and outside is None:

@@ -12,7 +12,7 @@ from .._common.signed_files import read_signed_json, write_signed_json
 from ..data.dataset import Data
 from ..deploy.cascading import rows_needed
 from ..deploy.predictor import RECORD, Predictor, load_predictor
-from ..deploy.promises import COVERAGE, promises
+from ..deploy.promises import COVERAGE, check_promises, promises
 from ..study.baselines import check_run
 from ..study.judging import figures
 from ..study.run import predictor_of, train
@@ -42,6 +42,7 @@ def train_predictor(
         kept: a folder in which the same run is finished already, whose weights are taken
     """
     check_run(run, data)
+    check_promises("train", data.task, coverage, risk)
     if margin is not None:
         _check_cascade(data, margin)
     refuse_links("train", folder, TRAINING)

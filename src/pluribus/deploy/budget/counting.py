@@ -69,7 +69,7 @@ def cost(model: nn.Module, x: Any) -> Cost:
             f"cost: the model must be an nn.Module, but it is a {type(model).__name__}. Give a built network."
         )
     rows = _rows(x)
-    passes: Any = next((part.passes for part in model.modules() if _is_ensemble(part)), 1)
+    passes: Any = next((part.passes for part in model.modules() if isinstance(part, Ensemble)), 1)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Cost(parameters, -(-_mult_adds(model, x) // rows), float(passes))
 
@@ -90,10 +90,6 @@ def count_mult_adds(run: Callable[[], Any]) -> int:
     with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
         run()
     return counter.get_total_flops() // 2
-
-
-def _is_ensemble(module: nn.Module) -> bool:
-    return all(hasattr(module, name) for name in ("module", "size", "passes"))
 
 
 def _rows(x: Any) -> int:

@@ -14,7 +14,6 @@ from ..._common.torch_private import NormBase
 from ..._common.trees import rows_of
 from ...core.ensemble import Ensemble
 from ...methods.building import check_model
-from ...surgery.calling import restore_on_error
 from .examples import answer_of, read_batches, ready
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -37,8 +36,8 @@ def refresh_(ensemble_or_model: Module, data: Any, *, batch_size: int = 128) -> 
     layers = statistics_layers(check_model("refresh_", ensemble_or_model, nests=True))
     if not layers:
         return ensemble_or_model
-    seen, buffers = 0, [buffer for layer in layers for buffer in layer.buffers()]
-    with restore_on_error(buffers), _collecting(ensemble_or_model, layers), torch.no_grad():
+    seen = 0
+    with _collecting(ensemble_or_model, layers), torch.no_grad():
         for x, _ in read_batches("refresh_", data, batch_size):
             x = ready(ensemble_or_model, x)
             rows = rows_of(x)
@@ -70,9 +69,13 @@ def warn_without_data(caller: str, model: nn.Module, stacklevel: int = 3) -> Non
 
 @contextmanager
 def _collecting(module: nn.Module, layers: list[Any]) -> Iterator[None]:
-    """Start the layers anew in training mode, everything else in eval mode, and put modes and momenta back."""
+    """Start the layers anew in training mode, everything else in eval mode; modes and momenta are put back.
+
+    After an error the statistics are as they were.
+    """
     modes = {part: part.training for part in module.modules()}
     momenta = [layer.momentum for layer in layers]
+    before = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
     try:
         for part in modes:
             part.training = False
@@ -82,6 +85,10 @@ def _collecting(module: nn.Module, layers: list[Any]) -> Iterator[None]:
             layer.training = True
             layer.reset_running_stats()
         yield
+    except BaseException:
+        for buffer, value in before:
+            buffer.copy_(value)
+        raise
     finally:
         for part, mode in modes.items():
             part.training = mode

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..._common.atomic import temporary_folder
 from ..._common.signed_files import write_npz
 from ..._common.trees import rows_of
 from ...data.unpacking import read_npz
@@ -135,7 +135,8 @@ class Judge:
         loss, classes, labels = 0.0, 0, []
         for output, y in run(model, self.examples):
             if "loss" in self.measures:
-                loss += float(self.criterion(output, y)) * _rows(output, y)
+                rows = len(y) if isinstance(y, Tensor) and y.ndim else rows_of(output)
+                loss += float(self.criterion(output, y)) * rows
             if "accuracy" in self.measures or "agreement" in self.measures:
                 log_p = log_probabilities(self.task, output, self.class_dim)
                 classes = log_p.shape[-1]
@@ -308,8 +309,8 @@ def _figures(caller: str, work: Work, rows: list[int], processes: int) -> Iterat
         return
     size = max(1, min(16, len(rows) // (4 * processes)))
     jobs = [_Job(str(rows[i]), rows[i : i + size]) for i in range(0, len(rows), size)]
-    with temporary_folder() as folder:
-        path = folder / "work"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "work"
         try:
             torch.save(work, path)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -380,7 +381,3 @@ def _fingerprint(work: Work) -> str:
     told = (judge.task, judge.class_dim, judge.measures, judge.normalised, criterion, judge.examples.fingerprint())
     digest.update(repr((told, work.refresh and work.refresh.fingerprint(), str(networks.model))).encode())
     return digest.hexdigest()
-
-
-def _rows(output: Any, y: Any) -> int:
-    return len(y) if isinstance(y, Tensor) and y.ndim else rows_of(output)

@@ -308,10 +308,12 @@ def _settings_figure(where: str, compared: SettingsBySeed, metrics: Sequence[str
     """A panel for each metric that was measured: the mean of every setting with its interval."""
     panels = []
     for metric in metrics:
+        shown = quantity(metric)
         found = {str(setting): _interval(compared, setting, metric) for setting in compared.settings}
         if all(math.isfinite(one.value) for one in found.values()):
-            title = quantity(metric).title
-            panels += [replace(one, heading=title) for one in intervals_figure("", title, "", {title: found}).panels]
+            found = {setting: Interval(*(end * shown.factor for end in one)) for setting, one in found.items()}
+            chart = intervals_figure("", shown.title, "", {shown.title: found}, axis=shown.unit, zero=False)
+            panels += [replace(one, heading=shown.title) for one in chart.panels]
     title = f"Every setting, {where}" if where else "Every setting"
     return Figure("settings", title, "Means over seeds with 95 % intervals.", panels, "wide")
 

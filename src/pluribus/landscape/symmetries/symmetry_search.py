@@ -12,7 +12,6 @@ For `nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))` that is one gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -163,11 +162,14 @@ def _as_groups(found: Walk, model: nn.Module) -> Groups:
     def parts(axes: list[UnitAxis]) -> tuple[DimensionPart, ...]:
         return tuple(_as_part(axis, number) for axis in axes)
 
+    every: list[list[UnitAxis]] = []
+    for axes in found.known.values():
+        every += axes.layers if isinstance(axes, Stack) else [axes.axes if isinstance(axes, Places) else axes]
     layout = {name: parts(axes) for name, axes in found.state.items()}
     made = {turn: parts(axes) for turn, axes in found.activations.items() if isinstance(axes, list)}
     return Groups(
         _with_groups(layout), tuple(axis.size for axis in units),
-        tuple(outer_groups(len(units), [*layout.values(), *map(parts, _all_axes(found))])),
+        tuple(outer_groups(len(units), [*layout.values(), *map(parts, every)])),
         {name: tuple(tensor.shape) for name, tensor in lasting_state(model).items()},
         without_rule=tuple(sorted(found.without_rule)), activations=_with_groups(made),
     )  # fmt: skip
@@ -182,8 +184,3 @@ def _as_part(axis: UnitAxis, number: dict[int, int]) -> DimensionPart:
     if axis.kind:
         return DimensionPart(axis.size, kind=axis.kind, parts=tuple(_as_part(part, number) for part in axis.parts))
     return DimensionPart(axis.size, number.get(id(axis)) if axis.is_free else None)
-
-
-def _all_axes(found: Walk) -> Iterator[list[UnitAxis]]:
-    for axes in found.known.values():
-        yield from axes.layers if isinstance(axes, Stack) else [axes.axes if isinstance(axes, Places) else axes]

@@ -24,11 +24,15 @@ def intervals_figure(
     *,
     band: tuple[float, float] | None = None,
     axis: str = "",
+    zero: bool = True,
 ) -> Figure:
-    """One line for each label, with a mark and its interval for each group; what lies within the band is shaded."""
+    """One line for each label, with a mark and its interval for each group; what lies within the band is shaded.
+
+    Differences are drawn with `zero`, the line of no difference.
+    """
     labels = list(dict.fromkeys(label for group in groups.values() for label in group))
     every = [found for group in groups.values() for found in group.values()]
-    ends = [end for found in every for end in (found if found.known else found[:1])] + list(band or (0.0,))
+    ends = [end for found in every for end in (found if found.known else found[:1])] + list(band or [0.0] * zero)
     longest = 20 + int(CHARACTER * 12 * max(map(len, labels), default=1))
     above = longest > WIDTH / 3  # labels that would leave too little room stand above their lines
     row, left = (TALL_ROW, 14) if above else (ROW, longest)
@@ -38,7 +42,7 @@ def intervals_figure(
     if band:
         chart.box(band, (0, len(labels)), None, "bubble")
     chart.axes(axis)
-    if chart.x.low <= 0 <= chart.x.high:
+    if zero and chart.x.low <= 0 <= chart.x.high:
         chart.line([(0, 0), (0, len(labels))], None, "line diagonal")
     for i, label in enumerate(labels):
         middle = len(labels) - i - (0.72 if above else 0.5)

@@ -68,7 +68,6 @@ def fan_chart(
     values: np.ndarray,
     name: str,
     *,
-    others: Mapping[str, np.ndarray] = NOTHING,
     corners: np.ndarray,
     ends: Sequence[str],
     styles: Styles,
@@ -81,7 +80,7 @@ def fan_chart(
     height = round((PLANE - 12 - BAR) * min(max((high - low) / (right - left), 0.4), 1.2)) + 24
     chart = Chart(Axis(left, right, room=0), Axis(low, high, room=0), (PLANE, height), (12, BAR, 12, 12))
     scale = height_scale(values if decades else values[:, values.shape[1] // 2 :], decades)
-    _fan_patches(chart, places, {name: values, **others}, scale)
+    _fan_patches(chart, places, {name: values}, scale)
     for x, y in corners.tolist():
         chart.line([(0.0, 0.0), (x, y)], None, "spoke")
     across, out = np.arange(len(places), dtype=float), np.arange(places.shape[1], dtype=float)

@@ -41,7 +41,8 @@ def uncertainty_parts_chart(groups: Sequence[Group], styles: Styles) -> Figure |
             found[group.label] = each
     if not found:
         return None
-    shown = {label: _within_one(t_interval(each)) for label, each in found.items()}
+    intervals = {label: t_interval(each) for label, each in found.items()}
+    shown = {label: Interval(one.value, max(one.low, -1.0), min(one.high, 1.0)) for label, one in intervals.items()}
     order = sorted(shown, key=lambda label: -shown[label].value)
     caption = (
         "Spearman's rank correlation of the two over the test examples: at 1 both rank the examples in the same order, "
@@ -65,10 +66,6 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     if not np.ptp(first) or not np.ptp(second):
         return float("nan")
     return float(require("scipy.stats", "report", "report").spearmanr(first, second).statistic)
-
-
-def _within_one(found: Interval) -> Interval:
-    return Interval(found.value, max(found.low, -1.0), min(found.high, 1.0))
 
 
 def _say(shown: dict[str, Interval]) -> str:

@@ -76,7 +76,9 @@ def _scale_widths(model: nn.Module, run: ValueRun, factor: Factor) -> Widths:
             if (name, role) in kept or width in run.ranked:
                 continue
             new = _in_groups(module, width, wish(width))
-            attributes += [Attribute(name, None, key, new) for key in _same(module, path)]
+            attributes.append(Attribute(name, None, path, new))
+            if path == ("in_channels",) and module.groups == module.in_channels > 1:  # depthwise
+                attributes.append(Attribute(name, None, ("groups",), new))
             if role == "output" and abs(new - wish(width)) > 1e-6:
                 rounded.append(RoundedWidth(name, width, wish(width), new))
             for tensor, dim in places:
@@ -114,11 +116,6 @@ def _in_groups(module: Any, width: int, wish: float) -> int:
     groups = getattr(module, "groups", getattr(module, "num_groups", 1))
     unit = 1 if groups == width else groups  # depthwise: a group for each channel
     return max(1, math.ceil(wish / unit - 1e-9)) * unit
-
-
-def _same(module: Any, path: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
-    depthwise = path == ("in_channels",) and module.groups == module.in_channels > 1
-    return [path, ("groups",)] if depthwise else [path]
 
 
 def _resize(sizes: dict[str, tuple[int, ...]], name: str, dim: int, module: Any, new: int) -> None:
