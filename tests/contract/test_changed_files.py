@@ -270,16 +270,10 @@ def test_training_does_not_go_on_from_a_checkpoint_that_changed(tmp_path):
     assert alike(again.module, whole.module)
 
 
-OTHERS = (
-    "the weights",
-    "the configuration",
-    "the tokenizer",
-    "how a language model",
-    "an aligned network",
-)  # no note, or no slot
+UNSLOTTED = ("the weights", "the configuration", "the tokenizer", "how a language model", "an aligned network")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith(OTHERS)])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith(UNSLOTTED)])
 def test_a_file_of_an_earlier_version_is_read_with_a_note(kind, tmp_path):
     give = KINDS[kind](tmp_path)
     before, path = give(), (tmp_path / "file").resolve()
@@ -291,6 +285,19 @@ def test_a_file_of_an_earlier_version_is_read_with_a_note(kind, tmp_path):
         path.write_bytes(content.replace(b'digest"', b'earlie"', 1))
     with pytest.warns(UserWarning, match="by an earlier version, without a digest"):
         assert alike(give(), before)
+
+
+def test_a_command_says_once_in_a_line_that_a_file_is_of_an_earlier_version(pluribus, tmp_path):
+    _trained_folder(WEIGHTS)(tmp_path)
+    for path in (tmp_path / "sent").iterdir():
+        path.write_bytes(path.read_bytes().replace(b'digest"', b'earlie"', 1))
+    (tmp_path / "rows.csv").write_text(
+        "sepal length (cm),sepal width (cm),petal length (cm),petal width (cm)\n5,3,1,0\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, said = pluribus("predict", "sent", "rows.csv")
+    assert code == 0 and said.count("warning: ") == said.count("earlier version") == 2 and "Warning" not in said
 
 
 def test_a_hub_folder_of_an_earlier_version_is_read_with_a_note(tmp_path):

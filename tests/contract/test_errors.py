@@ -31,7 +31,6 @@ def test_a_model_is_a_module_with_parameters(method, model):
         pb.METHODS[method](model, *size, **SIZED.get(method, {}))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("method", pb.METHODS)
 def test_a_model_with_a_scripted_part_is_refused(method):
     model = nn.Sequential(nn.Linear(6, 8), torch.jit.script(nn.Linear(8, 3)))
@@ -94,7 +93,6 @@ def test_numbers_may_come_from_numpy():
     assert pb.masksembles(mlp(), 2, scale=np.float32(2), example=X).settings["scale"] == 2.0
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_models_that_cannot_be_taken_as_they_are_say_what_to_give():
     for model, way_out in (
         (nn.Sequential(nn.LazyLinear(3)), "Run it once"),

@@ -29,8 +29,9 @@ for name, write in ((name, write) for name, write in DATA.items() if name not in
     seen = []
     def watch(event, args):
         if seen is not None and (
-            event == "subprocess.Popen" and args[0] != sys.executable  # as the one that decodes Parquet files
-            or event in ("os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
+            event in ("subprocess.Popen", "os.posix_spawn")  # the second as well from Python 3.13 on
+            and args[0] != sys.executable  # as the one that decodes Parquet files
+            or event in ("os.system", "os.exec", "os.fork", "pty.spawn")
             or event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
         ):
             seen.append(f"{event} {args[0]}")

@@ -209,6 +209,8 @@ def test_wrong_use_is_said_before_anything_runs(trained):
         (lambda: pb.cascade([ensemble], (x, y)), "at least two stages"),
         (lambda: pb.cascade(ensemble, (x, y), score="energy"), "unknown"),
         (lambda: pb.select(ensemble, few, size=9), "from 1 to 4"),
+        (lambda: pb.select(ensemble, (x, y.where(y > 0, 9))), r"select: class numbers must be whole .* there is 9"),
+        (lambda: pb.fit(ensemble, (x, torch.stack([y, y], 1)), epochs=1), r"class numbers \(int64\), but they are"),
         (lambda: pb.export(pb.Cascade([ensemble, ensemble], [(0, 1)]), x[:4], "a.pt2"), r"written as \.onnx"),
         (lambda: pb.freeze(ensemble, x[:4]).answers(x[:4], budget=2), "anytime=True"),
     ):

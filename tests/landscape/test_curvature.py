@@ -89,7 +89,6 @@ def hessian_of(model, x, y):
     return torch.func.hessian(loss)(flat).numpy()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch.func's own
 @pytest.mark.parametrize("norm", [False, True])
 def test_a_small_network_has_the_spectrum_of_torch_s_hessian(norm):
     model = network(norm).eval()

@@ -50,16 +50,14 @@ def write_signed_json(path: Path, value: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps({KEY: _json_digest(plain), **plain}, indent=1))
 
 
-def read_signed_json(path: Path) -> Any:
-    """The value in a JSON file that `write_signed_json` wrote, or an earlier version, which a note says."""
-    value = read_json(path)
-    if not isinstance(value, dict):
-        return value
+def read_signed_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file that `write_signed_json` wrote, or an earlier version, which a note says."""
+    check_shape(value := read_json(path), {})
     if KEY not in value:
         _say_unsigned(path)
     elif value.pop(KEY) != _json_digest(value):
         raise ValueError(f'{CHANGED}. If you changed it on purpose, delete its entry "{KEY}"')
-    return value
+    return dict(value)
 
 
 def _json_digest(value: Mapping[str, Any]) -> str:
@@ -221,5 +219,5 @@ def _say_unsigned(path: str | os.PathLike[str]) -> None:
     warnings.warn(
         f"{os.fspath(path)}: it was written by an earlier version, without a digest: damage to it cannot be noticed. "
         "Save it again to add one.",
-        stacklevel=3,
+        stacklevel=1,  # a place of ours, in whatever thread: the command line shows it as a line of its own, once
     )

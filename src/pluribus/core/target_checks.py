@@ -55,8 +55,10 @@ def check_class_shapes(output: Tensor, target: Tensor) -> None:
             f"cross_entropy: targets of the shape {tuple(target.shape)} must be probabilities, but they are whole "
             'numbers. For several labels in each row, set ensemble.task = "binary"; for one, give target.argmax(1).'
         )
-    if target.is_floating_point():
+    wanted, given = (len(output), *output.shape[2:]), tuple(target.shape)
+    if target.is_floating_point() or given != wanted:
         raise ValueError(
-            f"cross_entropy: targets of the shape {tuple(target.shape)} for outputs of {tuple(output.shape)} must be "
-            'class numbers (int64), but they are floats. To predict numbers, set ensemble.task = "regression".'
+            f"cross_entropy: targets of the shape {wanted} for outputs of {tuple(output.shape)} must be class numbers "
+            f"(int64), but they are {'floats' if target.is_floating_point() else given}. To predict numbers, set "
+            'ensemble.task = "regression".'
         )

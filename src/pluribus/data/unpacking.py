@@ -201,9 +201,7 @@ def read_npz(
     """The wanted arrays of an .npz archive (None: all) and the names of all; damage is a `ValueError` that says what.
 
     The sizes that the archive claims are held against the limit before anything is unpacked.
-
-    Args:
-        own: we wrote it: it carries a digest, or is of an earlier version, which a note says
+    A note says where one of our `own` has no digest.
     """
     with open_file(path) as file:
         allowed = limit_for(os.fstat(file.fileno()).st_size, limit)

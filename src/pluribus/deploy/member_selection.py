@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.ensemble import Ensemble
+from ..uncertainty.checks import check_classes
 from ..uncertainty.classification import Classification
 from ..uncertainty.resampling import Interval
 from .cascading import rows_and_labels
@@ -56,7 +57,7 @@ def select(ensemble: Ensemble, validation: Any, size: int | None = None, *, seed
         raise ValueError("select: needs an ensemble of classification, and one label for each row.")
     if len(y) < 2 * FOLDS:
         raise ValueError(f"select: needs at least {2 * FOLDS} validation rows, but there are {len(y)}.")
-    labels = y.long().to(prediction.log_members.device)
+    labels = check_classes(prediction.log_members, y, prediction.class_dim, "select")
     columns = prediction.log_members.movedim(prediction.class_dim, -1).gather(
         -1, labels.expand(ensemble.size, -1)[..., None]
     )

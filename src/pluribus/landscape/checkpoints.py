@@ -290,10 +290,7 @@ def state_dict_of(checkpoint: Any) -> Mapping[str, Tensor]:
         if not path.is_file():
             raise FileNotFoundError(f"Trajectory.of: there is no file {str(path)!r}.")
         try:
-            if path.suffix == ".safetensors":
-                checkpoint = read_safetensors(path)[1]
-            else:
-                checkpoint = read_checkpoint_file(path)
+            checkpoint = read_safetensors(path)[1] if path.suffix == ".safetensors" else read_checkpoint_file(path)
             check_digest(path)
         except Exception as error:  # a damaged file can fail in any way
             raise ValueError(f"Trajectory.of: {str(path)!r} is not a checkpoint that can be read ({error}).") from error

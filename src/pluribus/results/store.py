@@ -113,14 +113,11 @@ def read(path: str | os.PathLike[str]) -> Result:
         columns, _ = read_npz(path, own=True)
         record = _record(columns.pop("record", None))
         _check_columns(record, columns)
-    except FileNotFoundError as error:
-        raise Damaged(path, "it is a broken link") from error
-    except OSError as error:
-        if is_disk_error(error):
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_disk_error(error):
             raise
-        raise Damaged(path, f"it cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise Damaged(path, str(error).removeprefix(f"{path}: ").rstrip(".")) from error
+        why = getattr(error, "strerror", None) or str(error)
+        raise Damaged(path, why.removeprefix(f"{path}: ").rstrip(".")) from error
     return Result(record, columns, path)
 
 

@@ -115,7 +115,7 @@ class TrainingModule(LightningModule):
             x, y = self.augment(x, y)
         loss = self._loss(x, y)
         if self.trainer.precision != "16-mixed":  # there the scaler leaves such a step out
-            self._check(bool(loss.detach().isfinite()), f"the loss of step {index} is NaN or infinite", x, y)
+            self._check(bool(loss.detach().isfinite()), f"the loss is NaN or infinite in step {index}", x, y)
         self._add({"loss": loss.detach()}, rows_of(as_batch(x)))
         self.log("loss", loss.detach(), prog_bar=True)
         plan = self.recipe

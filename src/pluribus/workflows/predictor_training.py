@@ -117,7 +117,6 @@ def _remove_without_epochs(folder: Path) -> None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = read_signed_json(path)
+        return read_signed_json(path)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
