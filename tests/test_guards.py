@@ -250,7 +250,8 @@ def foreign_attributes(node: ast.AST) -> Iterator[str]:
         names = [node.args[1].value]
     else:
         names = []
-    yield from (name for name in names if re.match("_(?!_)", name) and name not in defined())
+    public = "_asdict"  # of named tuples
+    yield from (name for name in names if re.match("_(?!_)", name) and name not in defined() and name != public)
 
 
 @cache

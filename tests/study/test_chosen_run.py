@@ -120,5 +120,5 @@ def test_a_study_without_kept_weights_trains_them_when_asked_again(tmp_path):
 
 def test_an_image_for_a_predictor_of_tables_is_said_to_be_one(folder):
     predictor = pb.open(choose_run(folder, label="single").kept)
-    with pytest.raises(ValueError, match=r"a\.png: this predictor takes a table \(.*\), not images"):
+    with pytest.raises(ValueError, match=r"a\.png: this predictor takes tables \(.*\), not images"):
         list(predictor.answers([Path("a.png")]))

@@ -87,7 +87,7 @@ def test_dense_predictions_are_judged_by_pixel_without_the_ignored():
         (lambda: evaluate(*labelled(), metrics=["rmse"]), "rmse is a metric for regression"),
         (lambda: evaluate(*labelled(), metrics=["auroc"]), r"Use ood\(inside, outside\)"),
         (lambda: evaluate(Summary(*labelled()), torch.zeros(40)), "holds its own targets"),
-        (lambda: evaluate(labelled()[0], torch.zeros(41)), r"\(40,\), but the shape is \(41,\)"),
+        (lambda: evaluate(labelled()[0], torch.zeros(41)), r"shape \(40,\), but theirs is \(41,\)"),
         (lambda: evaluate(measured()[0], torch.zeros(40), ignore=1), "ignore is only for class numbers"),
     ],
 )
