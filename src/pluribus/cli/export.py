@@ -12,7 +12,7 @@ from .common import options
 
 
 def export_command(
-    folder: Annotated[Path, typer.Argument(help="The folder that `pluribus train` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that `pluribus train` or `upgrade` wrote.")],
     path: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
     draws: Annotated[str, typer.Option(help="The dropout masks of MC-Dropout: fixed (stored) or random.")] = "fixed",
     rows: Annotated[int, typer.Option(help="Rows in the batch of the final check.", min=1)] = 4,

@@ -14,7 +14,7 @@ The order is fixed before the tests, so each test may use the whole level.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, NamedTuple, cast
@@ -175,6 +175,10 @@ def split(stages: Any, sizes: Sequence[int] | None = None) -> list[Ensemble]:
     if isinstance(stages, Ensemble):
         ends = _check_sizes(stages, sizes)
         made = [stages.subset(range(a, b)) for a, b in zip([0, *ends], ends, strict=False)]
+    elif not isinstance(stages, Iterable):
+        raise TypeError(
+            f"cascade: needs an Ensemble, or a list of networks and ensembles, but got a {type(stages).__name__}."
+        )
     else:
         made = [duplicate(one if isinstance(one, Ensemble) else single(one)) for one in stages]  # type: ignore[misc]
         if sizes is not None:

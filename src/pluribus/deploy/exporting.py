@@ -190,10 +190,9 @@ def export(
 def _check_arguments(ensemble: Any, path: Path, draws: str, tolerance: float) -> str:
     """The format, if everything asked for can be done."""
     if not isinstance(ensemble, Ensemble) and not (isinstance(ensemble, nn.Module) and hasattr(ensemble, "task")):
-        raise TypeError(
-            f"export: needs an Ensemble or a frozen one, but got a {type(ensemble).__name__}. "
-            "Make one with pb.single(model)."
-        )
+        inside = hasattr(ensemble, "ensemble")  # of Calibrated and Upgrade
+        hint = "Give its .ensemble, and calibrate the file's answers." if inside else "Make one with pb.single(model)."
+        raise TypeError(f"export: needs an Ensemble or a frozen one, but got a {type(ensemble).__name__}. {hint}")
     if any(tensor.is_meta for _, tensor in state(ensemble)):
         raise ValueError("export: the ensemble is on the meta device and has no values. Build it on the CPU.")
     if draws not in ("fixed", "random"):

@@ -46,9 +46,9 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     True
     """
     if not isinstance(ensemble, Ensemble):
-        raise TypeError(
-            f"save: needs an Ensemble, but got a {type(ensemble).__name__}. Make one with pb.single(model)."
-        )
+        inside = hasattr(ensemble, "ensemble")  # of Calibrated and Upgrade
+        hint = "Give its .ensemble; the calibration is not saved." if inside else "Make one with pb.single(model)."
+        raise TypeError(f"save: needs an Ensemble, but got a {type(ensemble).__name__}. {hint}")
     if ensemble.method not in METHODS:
         raise ValueError(f"save: the method {ensemble.method!r} is unknown. Choose from {quote_names(METHODS)}.")
     path = Path(path)

@@ -479,6 +479,8 @@ def _check(ensemble: Any, choose: str, memory: str) -> None:
     if not isinstance(ensemble, Ensemble):
         kind = type(ensemble).__name__
         hint = "Use pb.single(model) for one network." if isinstance(ensemble, nn.Module) else "Make one with pb.deep."
+        if hasattr(ensemble, "ensemble"):  # Calibrated and Upgrade
+            hint = "Give its .ensemble, and calibrate the answers of the frozen one with `apply`."
         raise TypeError(f"freeze: the first argument must be an Ensemble, but it is a {kind}. {hint}")
     for name, value, known in (("choose", choose, ("measure", "rule")), ("memory", memory, ("fast", "small"))):
         if value not in known:
