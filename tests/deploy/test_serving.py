@@ -150,6 +150,18 @@ def test_each_row_has_the_answer_that_a_loop_over_rows_gives(trained, tmp_path):
         assert members_used.tolist() == used * 3
 
 
+@pytest.mark.parametrize("kind", ["frozen", "cascade"])
+def test_what_is_deployed_is_calibrated_and_given_sets(trained, kind):
+    ensemble, held, (rows, _) = trained
+    deployed = pb.freeze(ensemble, rows[:4]) if kind == "frozen" else pb.cascade(ensemble, held, margin=0.1)
+    given = deployed.predict(held[0])
+    calibrated, alone = pb.calibrate(deployed, held), pb.calibrate(given, held[1])
+    expected = alone.apply(deployed.predict(rows)).mean
+    torch.testing.assert_close(calibrated.predict(rows).mean, expected, rtol=0, atol=1e-6)
+    sets, by_hand = pb.conformal(deployed, held), pb.conformal(given, held[1])
+    assert torch.equal(sets.sets(rows), by_hand.sets(deployed.predict(rows)))
+
+
 def test_a_cascade_of_ensembles_ends_with_the_last_one_and_is_cheaper(trained):
     ensemble, validation, (x, _) = trained
     made = pb.cascade([ensemble.member(0), ensemble], validation, margin=0.05, window=True)
