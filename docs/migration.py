@@ -16,7 +16,10 @@ BLOCK = re.compile(r"(?ms)^```python\n(.*?)^```$")
 
 def main() -> None:
     """Run the blocks one after the other, in one namespace; an assertion that fails ends it."""
-    version = importlib.metadata.version("torch-uncertainty")
+    try:
+        version = importlib.metadata.version("torch-uncertainty")
+    except importlib.metadata.PackageNotFoundError:
+        raise SystemExit("torch-uncertainty 0.13 is not installed; the top of this file says how to.") from None
     if not version.startswith("0.13."):
         raise SystemExit(f"The page describes torch-uncertainty 0.13, but {version} is installed.")
     text, names = PAGE.read_text(), {"__name__": "page"}

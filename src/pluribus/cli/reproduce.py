@@ -22,7 +22,7 @@ def reproduce_command(
         str | None, typer.Argument(help="An item, such as packed/table11; without one, the command lists them all.")
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), laptop (minutes to two hours) or paper (the authors' own scale).")
+        str, typer.Option(help="smoke (seconds), laptop (minutes to hours) or paper (the authors' own scale).")
     ] = "smoke",
     data_dir: options.Folder = None,
     out: Annotated[Path, typer.Option(help="The folder for results and pages.")] = Path("pluribus-claims"),
