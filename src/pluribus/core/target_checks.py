@@ -60,5 +60,5 @@ def check_class_shapes(output: Tensor, target: Tensor) -> None:
         raise ValueError(
             f"cross_entropy: targets of the shape {wanted} for outputs of {tuple(output.shape)} must be class numbers "
             f"(int64), but they are {'floats' if target.is_floating_point() else given}. To predict numbers, set "
-            'ensemble.task = "regression".'
+            'ensemble.task = "regression"; for means and variances, "gaussian".'
         )

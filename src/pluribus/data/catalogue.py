@@ -221,7 +221,9 @@ def _parse_spec(spec: str, folder: Path) -> tuple[str, str]:
     if name not in DATA and not argument and archive.is_file():
         return "npz", str(archive)
     if name not in DATA:
-        raise ValueError(f"load: {say_unknown(name, DATA)}")
+        file = "/" in name or "." in name
+        hint = " A file or folder needs its kind, as in table:houses.csv or folder:photos." if file else ""
+        raise ValueError(f"load: {say_unknown(name, DATA)}{hint}")
     return name, argument
 
 

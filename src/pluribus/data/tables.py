@@ -98,8 +98,8 @@ def load_uci(request: Request) -> TableParts:
     if folder is None:
         here = f" There are: {', '.join(known)}." if known else ""
         raise FileNotFoundError(
-            f'{request.spec}: "data.txt" not found in {root / request.argument}.{here} Download the '
-            f"data sets from {UCI_PAGE}, and choose one, as in uci:concrete."
+            f'{request.spec}: "data.txt" not found in {root / request.argument}.{here} Get the '
+            f"data sets from {UCI_PAGE}. Name one, as in uci:concrete."
         )
     splits = int(_read_numbers(folder / "n_splits.txt", 1001)[0])
     if not 0 <= request.split < splits:

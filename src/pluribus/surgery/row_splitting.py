@@ -50,7 +50,10 @@ def rows_to_predict(
     elif isinstance(x, Iterable):
         items = (split_item(item) for item in x)
     else:
-        raise TypeError(f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is {type(x)}.")
+        raise TypeError(
+            f"predict: x must be a tensor, an array, a tuple, a dict or a loader, but it is a {type(x).__name__}. Of a "
+            "data set, give the inputs: x, y = data.test[:]."
+        )
     for given, targets in items:
         batch = map_tensors(map_arrays(as_batch(given)), lambda t: t.to(device))
         check_rows_given("predict", batch)

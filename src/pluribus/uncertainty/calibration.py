@@ -179,7 +179,8 @@ def observe(
     if isinstance(validation, (Tensor, np.ndarray, tuple, Dataset)) or not isinstance(validation, Iterable):
         raise TypeError(
             f"{name}: validation must be a loader of (x, y), or a tuple (x, y) or (prediction, y), but it is a "
-            f"{type(validation).__name__}. Give the targets too; wrap a data set in a DataLoader."
+            f"{type(validation).__name__}. Give the targets too; wrap a data set in a DataLoader, or give all its "
+            "rows, as in data.validation[:]."
         )
     found: Observed = []
     for x, y in (split_item(item) for item in validation):
