@@ -48,7 +48,14 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     check_scale(context.scale)
     refuse_links("reproduce", context.folder, "verdicts")
     found = claim.experiment.carry_out(context)
-    verdict, seconds = _with_caution(claim, claim.judge(found), context.scale), _seconds(found)
+    try:
+        judged = claim.judge(found)
+    except LookupError as error:  # a figure that a stored part of another version does not have
+        raise ValueError(
+            f"reproduce: the parts in {str(context.folder)!r} do not have {error}, by which {claim.name} is judged. "
+            "Delete the experiment's folder there, or choose another --out."
+        ) from error
+    verdict, seconds = _with_caution(claim, judged, context.scale), _seconds(found)
     verdict = dataclasses.replace(verdict, scope=scope_of(claim, context.scale))
     page = context.folder / f"{claim.paper}-{claim.item}-{context.scale}.html"
     write_verdict(claim, context, verdict, seconds, command)
