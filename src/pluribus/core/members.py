@@ -34,6 +34,7 @@ from ..surgery.copying import clear_caches_, duplicate_with, replicas, replicate
 from ..surgery.selecting import quote_names
 from ..surgery.watching import PLAIN, ModuleSnapshot
 from .rows import MemberLayer, Rows
+from .trunk import forget_trunk_
 
 
 @dataclass(eq=False)
@@ -266,10 +267,8 @@ class Members:
             value = stored.tensor[i].detach().clone()
             own[id(stored.pieces[i])] = value if stored.buffer else nn.Parameter(value, stored.tensor.requires_grad)
         module = duplicate_with(self.modules[i], own)
+        forget_trunk_(module)
         for part in module.modules():
-            forward = vars(part).get("forward")  # of a trunk, which runs once for all: here it is the part's own
-            if getattr(forward, "__func__", None) is type(part).forward:
-                del vars(part)["forward"]
             if isinstance(part, MemberLayer):
                 part.rows = Rows()
         return module

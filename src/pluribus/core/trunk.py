@@ -94,6 +94,13 @@ class _Once:
         return deepcopy(self.forward, memo)
 
 
+def forget_trunk_(module: nn.Module) -> None:
+    """Let the parts of a copied member have their class's forward again, not as an attribute of their own."""
+    for part in module.modules():
+        if getattr(vars(part).get("forward"), "__func__", None) is type(part).forward:
+            del vars(part)["forward"]
+
+
 def _count_anew(every: dict[int, list[RecordedCall]], inputs: Any, output: Any) -> None:
     """What the trunk itself changes in place, such as an activation, it changes for all members."""
     changed = {tensor_memory(t) for t in tensors_of(output)} & {tensor_memory(t) for t in tensors_of(inputs)}

@@ -215,3 +215,15 @@ def test_what_is_trained_later_does_not_reach_what_was_frozen(method):
         assert torch.equal(made(x), outputs)
     pointers = {t.untyped_storage().data_ptr() for _, t in state(ensemble)}
     assert not pointers & {t.untyped_storage().data_ptr() for _, t in state(made)}
+
+
+@pytest.mark.parametrize("method", ["multihead", "treenet", "mc_dropout"])
+def test_a_trunk_that_has_run_is_frozen_into_the_kernels_of_one_network(method):
+    network, x = models.lenet(num_classes=3, channels=1, image=28), torch.randn(2, 1, 28, 28)
+    given = {"treenet": ["fc"], "mc_dropout": [0.1]}.get(method, [])
+    ensemble = getattr(pb, method)(network, 3, *given).eval()
+    with torch.no_grad():
+        ensemble(x)
+    kernels = [sum(isinstance(part, Convolution) for part in pb.freeze(one, x).modules())
+               for one in (pb.single(network).eval(), ensemble)]  # fmt: skip
+    assert kernels == [2, 2]

@@ -37,6 +37,7 @@ from ..._common.trees import (
     tensors_of,
 )
 from ...core.ensemble import Ensemble
+from ...core.trunk import forget_trunk_
 from ...methods.adapted_layers import RankOne
 from ...methods.method_info import first_line
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
@@ -334,7 +335,9 @@ def trace_members(copy: Ensemble, example: Example, apart: bool) -> TracedNetwor
     modules = [copy.module] if copy.joint else list(copy.members)
     if copy.stacked and not copy.own:  # nothing but chance makes them differ
         modules = modules[:1]
-    holders = [Holder(module) for module in cast(Any, duplicate(nn.ModuleList(modules).requires_grad_(False)))]
+    copied = duplicate(nn.ModuleList(modules).requires_grad_(False))
+    forget_trunk_(copied)  # what follows asks whether a layer is torch's own
+    holders = [Holder(module) for module in cast(Any, copied)]
     groups = [holders] if copy.stacked else [[holder] for holder in holders]
     size = copy.size if copy.stacked and not copy.joint else 1
     networks, kept, tree = [], {}, None
