@@ -159,7 +159,9 @@ def test_what_is_deployed_is_calibrated_and_given_sets(trained, kind):
     expected = alone.apply(deployed.predict(rows)).mean
     torch.testing.assert_close(calibrated.predict(rows).mean, expected, rtol=0, atol=1e-6)
     sets, by_hand = pb.conformal(deployed, held), pb.conformal(given, held[1])
-    assert torch.equal(sets.sets(rows), by_hand.sets(deployed.predict(rows)))
+    assert torch.equal(sets.sets(rows, device="cpu"), by_hand.sets(deployed.predict(rows)))
+    with pytest.raises(ValueError, match="runs where it was made, on cpu, not on meta"):
+        pb.calibrate(deployed, held, device="meta")
 
 
 def test_a_cascade_of_ensembles_ends_with_the_last_one_and_is_cheaper(trained):

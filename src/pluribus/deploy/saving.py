@@ -54,9 +54,7 @@ def save(ensemble: Ensemble, path: str | os.PathLike[str], *, whole: bool = Fals
     path = Path(path)
     check_place("save", path)
     shared = {} if whole or not ensemble.base else _shared_tensors(ensemble)
-    base = (
-        ensemble.base if shared and hash_tensors(shared) == ensemble.base else ""
-    )  # it is what the ensemble was made of
+    base = ensemble.base if shared and hash_tensors(shared) == ensemble.base else ""  # unchanged since it was made
     left_out = shared if base else {}
     tensors = {name: tensor for name, tensor in state(ensemble.module) if name not in left_out}
     write_safetensors(

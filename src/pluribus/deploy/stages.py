@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .._common.trees import Batch, logits_of, map_rows, rows_of
-from ..surgery.row_splitting import rows_to_predict
+from ..surgery.row_splitting import place_of, rows_to_predict
 from ..uncertainty.outputs import compute_answers, wide
 from ..uncertainty.prediction import Prediction, join_outputs, prediction_of
 
@@ -99,9 +99,9 @@ class Cascade(nn.Module):
         found = {**compute_answers(self.task, outputs, self.class_dim), "members": members}
         return found if self.keep == math.inf else {**found, "accepted": self.scores(outputs) < self.keep}
 
-    def predict(self, x: Any, batch_size: int | None = None) -> Prediction:
+    def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Prediction:
         """The answers as a `Classification`, as `Ensemble.predict` gives them."""
-        first = next((p for p in self.parameters() if p.is_floating_point()), torch.zeros(()))
+        first = place_of(self, device)
         trying = self.stages[0]._trying
         pairs = rows_to_predict(x, batch_size, first.device, first.dtype, trying)  # type: ignore[arg-type]
         outputs = join_outputs((self(*args, **kwargs), y) for (args, kwargs), y in pairs)

@@ -50,7 +50,7 @@ def reproduce_claim(claim: Claim, context: Context, command: str = "") -> Judged
     found = claim.experiment.carry_out(context)
     try:
         judged = claim.judge(found)
-    except LookupError as error:  # a figure that a stored part of another version does not have
+    except KeyError as error:  # a figure that a stored part of another version does not have
         raise ValueError(
             f"reproduce: the parts in {str(context.folder)!r} do not have {error}, by which {claim.name} is judged. "
             "Delete the experiment's folder there, or choose another --out."

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._common.torch_private import pytree
 from .._common.trees import (
@@ -26,6 +26,17 @@ from .._common.trees import (
 )
 
 Try = Callable[[Batch], list[Tensor]]
+
+
+def place_of(module: nn.Module, device: torch.device | str | None) -> Tensor:
+    """A tensor where a frozen network or a cascade runs, of its type; another device is refused."""
+    first = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    if device is not None and torch.device(device).type != first.device.type:
+        raise ValueError(
+            f"predict: this runs where it was made, on {first.device}, not on {torch.device(device)}. Make it again "
+            "from an ensemble that is there."
+        )
+    return first
 
 
 def rows_to_predict(

@@ -116,7 +116,7 @@ class Calibrated:
             raise TypeError(
                 "Calibrated.predict: needs an ensemble, but this was calibrated on a prediction. Use apply(prediction)."
             )
-        return self.apply(predict_at(self.ensemble, x, batch_size, device))
+        return self.apply(self.ensemble.predict(x, batch_size=batch_size, device=device))
 
     def apply(self, prediction: Any) -> Any:
         """A prediction of the same ensemble, calibrated: a new Classification or Regression."""
@@ -175,7 +175,7 @@ def observe(
             "Make one with pb.single(model), or give (prediction, target)."
         )
     if pair:
-        return [(predict_at(ensemble, validation[0], batch_size, device), tensor_of(validation[1]))]
+        return [(ensemble.predict(validation[0], batch_size=batch_size, device=device), tensor_of(validation[1]))]
     if isinstance(validation, (Tensor, np.ndarray, tuple, Dataset)) or not isinstance(validation, Iterable):
         raise TypeError(
             f"{name}: validation must be a loader of (x, y), or a tuple (x, y) or (prediction, y), but it is a "
@@ -187,15 +187,9 @@ def observe(
         if y is None:
             raise TypeError(f"{name}: the loader must give pairs (x, y), but it gives no targets.")
         x = tuple(x) if isinstance(x, list) else x  # several inputs, not a loader of them
-        found.append((predict_at(ensemble, x, batch_size, device), tensor_of(y)))
+        found.append((ensemble.predict(x, batch_size=batch_size, device=device), tensor_of(y)))
     check_any_batch(found)
     return found
-
-
-def predict_at(ensemble: Any, x: Any, batch_size: int | None, device: torch.device | str | None) -> Any:
-    """The prediction on a device, if one is given; a frozen network and a cascade run where they are."""
-    place = {} if device is None else {"device": device}
-    return ensemble.predict(x, batch_size=batch_size, **place)
 
 
 def join_observed(observed: Observed) -> tuple[Any, Tensor]:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .calibration import join_examples, join_observed, observe, predict_at
+from .calibration import join_examples, join_observed, observe
 from .checks import check_all_labels, check_one_label_each, check_share, check_values, is_multi_label
 from .classification import Classification, labelled_examples
 from .regression import Regression
@@ -256,7 +256,7 @@ class Conformal:
         if isinstance(x, (Classification, Regression)):
             given = x.detach()  # as it was observed: at the quantile every digit counts
         elif self.ensemble is not None:
-            given = predict_at(self.ensemble, x, batch_size, device)
+            given = self.ensemble.predict(x, batch_size=batch_size, device=device)
         if not isinstance(given, wanted):
             why = "" if self.ensemble is not None else ": conformal was given no ensemble to predict with"
             raise TypeError(

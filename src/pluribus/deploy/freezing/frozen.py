@@ -43,7 +43,7 @@ from ...methods.method_info import first_line
 from ...surgery.calling import call, refuse_chance_outside_torch, refuse_sparse
 from ...surgery.copying import duplicate, state
 from ...surgery.dropout import no_dropout
-from ...surgery.row_splitting import rows_to_predict
+from ...surgery.row_splitting import place_of, rows_to_predict
 from ...surgery.selecting import CONVOLUTIONS, quote_names
 from ...uncertainty.outputs import compute_answers
 from ...uncertainty.prediction import Prediction, join_outputs, prediction_of
@@ -216,14 +216,14 @@ class Frozen(nn.Module):
             )
         return compute_answers(self.task, logits_of(self(*args, **kwargs)), self.class_dim)
 
-    def predict(self, x: Any, batch_size: int | None = None) -> Prediction:
+    def predict(self, x: Any, batch_size: int | None = None, device: torch.device | str | None = None) -> Prediction:
         """The members' predictions, as `Ensemble.predict` gives them.
 
         >>> frozen = pb.freeze(pb.deep(nn.Linear(4, 3), 2), torch.zeros(5, 4))
         >>> frozen.predict(torch.zeros(20, 4), batch_size=8).epistemic.shape
         torch.Size([20])
         """
-        first = next((p for p in self.parameters() if p.is_floating_point()), torch.zeros(()))
+        first = place_of(self, device)
         pairs = rows_to_predict(x, batch_size, first.device, first.dtype, self._trying)
         outputs = join_outputs((logits_of(self(*args, **kwargs)), y) for (args, kwargs), y in pairs)
         return prediction_of(self.task, outputs, self.class_dim)
